@@ -47,6 +47,9 @@ pub(super) const FRAME_VERSION: u8 = 2;
 /// Longer READs are answered in pieces, so that a SEND waits behind one piece at most. The value is the
 /// paper's fragment, so the usual READ is one piece.
 pub(super) const READ_PIECE_MAX: u32 = 256 << 10;
+/// Room that an offer takes at least, however short it is: so the room bounds the number of offers, too. Both
+/// ends count so.
+pub(super) const OFFER_COUNTS_MIN: u64 = 16 << 10;
 /// Most bytes behind a `Send`.
 pub(super) const SEND_BYTES_MAX: u32 = 4096 + HEADER;
 /// Bytes of a message's header, as a `u32` for lengths on the stream.

@@ -9,13 +9,17 @@
 //! Where the bytes arrive and no READ was posted for them, the connection is not read on for
 //! [`READ_WAIT_NS`]: the SEND came just before, and its user has to see it first. After that time the bytes
 //! are discarded. The READ, once it is posted, is asked for as any other. Room that was used in vain is
-//! granted again only after some READs, each time in a row after twice as many. So an end whose user READs
-//! later, or in other pieces, is soon pushed next to nothing.
+//! granted again only after some READs, a quarter of all room at once, and each time in a row after twice as
+//! many. So an end whose user READs later, or in other pieces, is soon pushed little.
+//!
+//! A READ never takes another message's bytes from the same memory. What is pushed was read from memory after
+//! its offer was made, and comes before the next SEND of the stream or was read from memory after that SEND
+//! was posted. So what a promise brings that is still open when a SEND arrives is no older than that SEND.
 //!
 //! Neither side relies on the other: offers are hints of the user, and a READ waits for bytes that were
 //! promised as for an answer ([`crate::soft::TcpOptions::read_timeout`]).
 
-use crate::soft::tcp::frame::READ_PIECE_MAX;
+use crate::soft::tcp::frame::{OFFER_COUNTS_MIN, READ_PIECE_MAX};
 use std::collections::VecDeque;
 
 /// Bytes that may be offered and not yet have arrived: sixteen messages of the longest that senders offer.
@@ -23,9 +27,7 @@ pub(super) const ROOM_BYTES: u64 = 1 << 20;
 /// Nanoseconds for which pushed bytes wait for their READ, at most.
 pub(super) const READ_WAIT_NS: u64 = 100_000;
 /// Offers that have not arrived, at most.
-const OFFERS_MAX: usize = 64;
-/// Bytes that the shortest offer counts for. So the room bounds the number of offers, too.
-const OFFER_COUNTS_MIN: u64 = ROOM_BYTES / OFFERS_MAX as u64;
+const OFFERS_MAX: usize = (ROOM_BYTES / OFFER_COUNTS_MIN) as usize;
 /// Pushes in vain in a row up to which the pause after each one doubles.
 const PAUSE_DOUBLES_MAX: u32 = 10;
 
@@ -44,6 +46,14 @@ impl Offer {
     }
 }
 
+/// Offer that waits for its turn in the stream.
+#[derive(Clone, Copy, Debug)]
+struct Queued {
+    offer: Offer,
+    /// READs of the peer that had come before the offer was made, since the connection began.
+    after: u64,
+}
+
 /// Offers of this end.
 #[derive(Debug, Default)]
 pub(super) struct Offers {
@@ -53,7 +63,7 @@ pub(super) struct Offers {
     first: u64,
     limit: u64,
     offered: u64,
-    queue: VecDeque<Offer>,
+    queue: VecDeque<Queued>,
 }
 
 impl Offers {
@@ -96,19 +106,24 @@ impl Offers {
         self.queue.len() < OFFERS_MAX && self.limit - self.offered >= Offer::counts(bytes)
     }
 
-    /// Adds an offer, for which there is room.
-    pub(super) fn add(&mut self, offer: Offer) {
+    /// Adds an offer, for which there is room. `reads`: how many READs of the peer have come.
+    pub(super) fn add(&mut self, offer: Offer, reads: u64) {
         self.offered += Offer::counts(offer.bytes);
-        self.queue.push_back(offer);
+        self.queue.push_back(Queued { offer, after: reads });
     }
 
     pub(super) fn is_empty(&self) -> bool {
         self.queue.is_empty()
     }
 
-    /// Removes the oldest offer, to be pushed.
-    pub(super) fn pop(&mut self) -> Option<Offer> {
-        self.queue.pop_front()
+    /// Removes the oldest offer, to be pushed, if its turn is before the READ with this number, the oldest
+    /// that is not answered: offers and READs have their turns as they came.
+    pub(super) fn pop_before(&mut self, read: Option<u64>) -> Option<Offer> {
+        let oldest = self.queue.front()?;
+        if read.is_some_and(|read| read < oldest.after) {
+            return None;
+        }
+        self.queue.pop_front().map(|queued| queued.offer)
     }
 }
 
@@ -269,7 +284,7 @@ impl Promises {
         }
         let (arrival, landing) = match (oldest.read, self.arrival) {
             (Some(slot), _) => (Arrival::Lands, Landing::Read(slot)),
-            // The answer to that READ comes behind them.
+            // That READ is answered by itself.
             (None, _) if oldest.is_too_late => (Arrival::InVain, Landing::Nowhere),
             (None, Arrival::Waits { until_ns }) if now_ns >= until_ns => (Arrival::InVain, Landing::Nowhere),
             (None, Arrival::Waits { until_ns }) => (Arrival::Waits { until_ns }, Landing::Later),
@@ -303,6 +318,7 @@ impl Promises {
             (Arrival::Lands, Some(slot)) if is_valid => {
                 self.settled += counts;
                 self.in_vain = 0;
+                self.pause_reads = self.pause_reads.min(1);
                 Some(Kept::Read(slot))
             }
             (Arrival::Not | Arrival::Waits { .. }, _) if is_valid => None,
@@ -320,7 +336,10 @@ impl Promises {
         if self.kept_back > 0 {
             self.pause_reads -= 1;
             if self.pause_reads == 0 {
-                self.settled += std::mem::take(&mut self.kept_back);
+                // Enough to try again with.
+                let back = self.kept_back.min(ROOM_BYTES / 4);
+                (self.settled, self.kept_back) = (self.settled + back, self.kept_back - back);
+                self.pause_reads = 1 << self.in_vain;
             }
         }
     }
@@ -366,18 +385,31 @@ mod tests {
         assert!(offers.ask() && !offers.ask());
         assert!(!offers.has_room(1) && offers.grant(limit) && !offers.grant(limit) && !offers.grant(99));
         assert!(offers.has_room(100 * KIB) && !offers.has_room(100 * KIB + 1));
-        offers.add(offer(0, 60 * KIB));
+        offers.add(offer(0, 60 * KIB), 0);
         assert!(offers.has_room(40 * KIB) && !offers.has_room(40 * KIB + 1));
-        assert_eq!(offers.pop(), Some(offer(0, 60 * KIB)));
+        assert_eq!(offers.pop_before(None), Some(offer(0, 60 * KIB)));
         assert!(offers.is_empty() && !offers.has_room(41 * KIB), "room comes from the peer alone");
         for _ in 0..2 {
             assert!(offers.has_room(1));
-            offers.add(offer(0, 1));
+            offers.add(offer(0, 1), 0);
         }
         assert!(!offers.has_room(1), "a short one counts for 16 KiB");
         // 92 KiB were offered.
         assert!(!offers.grant(limit + 92 * u64::from(KIB) + 1), "more than was offered");
         assert!(offers.grant(limit + 92 * u64::from(KIB)) && offers.has_room(92 * KIB));
+    }
+
+    #[test]
+    fn offers_and_reads_have_their_turns_as_they_came() {
+        let mut offers = Offers::default();
+        assert!(offers.ask() && offers.grant(ROOM_BYTES));
+        offers.add(offer(0, KIB), 3);
+        offers.add(offer(1, KIB), 5);
+        // The READs 0 to 2 came before the first offer, 3 and 4 before the second.
+        assert_eq!(offers.pop_before(Some(2)), None);
+        assert_eq!(offers.pop_before(Some(3)), Some(offer(0, KIB)));
+        assert_eq!(offers.pop_before(Some(4)), None);
+        assert_eq!((offers.pop_before(None), offers.pop_before(None)), (Some(offer(1, KIB)), None));
     }
 
     #[test]
@@ -387,8 +419,8 @@ mod tests {
         let mut count = 0;
         // What is pushed at once is still under way.
         while offers.has_room(1) {
-            offers.add(offer(count, 1));
-            assert!(promises.add(offers.pop().unwrap(), false), "{count}");
+            offers.add(offer(count, 1), 0);
+            assert!(promises.add(offers.pop_before(None).unwrap(), false), "{count}");
             count += 1;
         }
         assert_eq!((count, promises.add(offer(count, 1), false)), (OFFERS_MAX as u64, false));
@@ -478,18 +510,19 @@ mod tests {
             assert!(!promises.should_grant(), "{round}");
         }
         assert!(!promises.add(offer(0, 1), false), "no room is left");
-        // Four in a row.
-        for read in 1..=16 {
-            assert!(!promises.should_grant(), "{read}");
-            promises.read_done();
+        // After four in a row a quarter comes back after 16 READs, and the next after as many.
+        for quarter in 3..=4 {
+            for read in 1..=16 {
+                assert!(!promises.should_grant(), "{read}");
+                promises.read_done();
+            }
+            assert_eq!(promises.grant(), ROOM_BYTES + quarter * u64::from(piece));
         }
-        assert_eq!(promises.grant(), ROOM_BYTES + 6 * u64::from(piece));
-        promises.read_done();
         pass(&mut promises, true);
-        pass(&mut promises, false);
         promises.read_done();
+        assert_eq!(promises.grant(), ROOM_BYTES + 6 * u64::from(piece), "it landed, and another quarter");
         promises.read_done();
-        assert!(promises.must_grant(), "one that landed begins the count anew");
+        assert_eq!(promises.grant(), ROOM_BYTES + 7 * u64::from(piece), "the count begins anew");
     }
 
     #[test]
@@ -506,8 +539,8 @@ mod tests {
         promises.clear();
         assert!(!promises.are_expected() && !promises.must_grant() && !promises.add(offer(0, KIB), false));
         let mut offers = Offers::default();
-        assert!(offers.ask() && offers.grant(5));
-        offers.add(offer(0, 5));
+        assert!(offers.ask() && offers.grant(OFFER_COUNTS_MIN));
+        offers.add(offer(0, 5), 0);
         offers.clear();
         assert!(offers.is_empty() && !offers.has_room(1) && offers.ask());
     }

@@ -38,8 +38,6 @@ impl Connection {
             self.input.readable = true;
             self.receive(tables, staging)?;
             if self.reads_moved || self.input.is_held() || !matches!(self.phase, Phase::Connected) {
-                // What comes behind pushed bytes may be of a READ: another deadline decides.
-                self.reads_watched &= !self.input.push_waits;
                 return Ok(());
             }
             if !self.input.readable {

@@ -116,7 +116,11 @@ impl Connection {
         staging[..part].copy_from_slice(&self.input.carried);
         self.input.carried.clear();
         let are_long = self.promises.are_expected() || self.read_arriving().is_some();
-        let room = if are_long { STAGED_WITH_READS } else { STAGING_BYTES };
+        let room = match self.input.body {
+            Body::Discard { left } => left as usize + STAGED_WITH_READS,
+            _ if are_long => STAGED_WITH_READS,
+            _ => STAGING_BYTES,
+        };
         let staged = part..(part + room).min(STAGING_BYTES);
         add(staging[staged.clone()].as_mut_ptr(), staged.len());
         // SAFETY: the stretches lie in registered memory that was looked up just now and stays mapped while

@@ -112,48 +112,53 @@ impl Connection {
         }
         // Two answers at most: one being written, and one behind it. More would only delay SENDs.
         while self.output.answers() < 2 && self.output.has_room(2 * FRAME_BYTES, Urgency::Answer) {
-            let Some(served) = self.served.front_mut() else { break };
-            let id = served.id;
-            let left = served.bytes - served.done;
-            let address = served.address.checked_add(u64::from(served.done));
-            let allowed = address
-                .filter(|&address| tables.regions.translate_remote(served.key, address, left).is_some());
-            let Some(address) = allowed else {
-                let fault = Fault::RemoteAccess;
-                self.fail(tables, Some(Frame::ReadError { id, fault }), fault.status());
+            let oldest = self.served.front().map(|served| served.id);
+            if let Some(offer) = self.offers.pop_before(oldest) {
+                self.push_offer(tables, offer);
+            } else if oldest.is_none() || !self.answer_oldest(tables) {
                 return;
-            };
-            let piece = left.min(READ_PIECE_MAX);
-            let key = served.key;
-            served.done += piece;
-            if served.done == served.bytes {
-                self.served.pop_front();
             }
-            self.push(&Frame::ReadResponse { id, bytes: piece }.to_bytes());
-            self.output.push_answer(AnswerTo::Read(id), key, address, piece);
-            self.bytes_pushed += u64::from(piece);
-            self.push(&Frame::ReadEnd { id }.to_bytes());
         }
-        self.push_offers(tables);
     }
 
-    /// Queues the bytes of the oldest offers, behind what the peer has asked for.
-    fn push_offers(&mut self, tables: &Tables) {
-        while self.served.is_empty()
-            && self.output.answers() < 2
-            && self.output.has_room(2 * FRAME_BYTES, Urgency::Answer)
-        {
-            let Some(Offer { address, key, bytes }) = self.offers.pop() else { break };
-            if tables.regions.translate_remote(key, address, bytes).is_none() {
-                let fault = Some(Fault::RemoteAccess);
-                self.push(&Frame::PushEnd { fault }.to_bytes());
-                continue;
-            }
-            self.push(&Frame::Push { bytes }.to_bytes());
-            self.output.push_answer(AnswerTo::Offer, key, address, bytes);
-            self.bytes_pushed += u64::from(bytes);
-            self.push(&Frame::PushEnd { fault: None }.to_bytes());
+    /// Queues the next piece of the answer to the oldest READ of the peer. `false`: the connection ends,
+    /// because the peer may not read that.
+    fn answer_oldest(&mut self, tables: &mut Tables) -> bool {
+        let served = self.served.front_mut().expect("the caller looked");
+        let id = served.id;
+        let left = served.bytes - served.done;
+        let address = served.address.checked_add(u64::from(served.done));
+        let allowed =
+            address.filter(|&address| tables.regions.translate_remote(served.key, address, left).is_some());
+        let Some(address) = allowed else {
+            let fault = Fault::RemoteAccess;
+            self.fail(tables, Some(Frame::ReadError { id, fault }), fault.status());
+            return false;
+        };
+        let piece = left.min(READ_PIECE_MAX);
+        let key = served.key;
+        served.done += piece;
+        if served.done == served.bytes {
+            self.served.pop_front();
         }
+        self.push(&Frame::ReadResponse { id, bytes: piece }.to_bytes());
+        self.output.push_answer(AnswerTo::Read(id), key, address, piece);
+        self.bytes_pushed += u64::from(piece);
+        self.push(&Frame::ReadEnd { id }.to_bytes());
+        true
+    }
+
+    /// Queues the bytes of an offer.
+    fn push_offer(&mut self, tables: &Tables, Offer { address, key, bytes }: Offer) {
+        if tables.regions.translate_remote(key, address, bytes).is_none() {
+            let fault = Some(Fault::RemoteAccess);
+            self.push(&Frame::PushEnd { fault }.to_bytes());
+            return;
+        }
+        self.push(&Frame::Push { bytes }.to_bytes());
+        self.output.push_answer(AnswerTo::Offer, key, address, bytes);
+        self.bytes_pushed += u64::from(bytes);
+        self.push(&Frame::PushEnd { fault: None }.to_bytes());
     }
 
     /// Offers memory that the peer is about to READ, if it has room for it.
@@ -167,7 +172,7 @@ impl Connection {
         if self.offers.ask() {
             self.push(&Frame::AskRoom.to_bytes());
         } else if self.offers.has_room(bytes) {
-            self.offers.add(Offer { address, key, bytes });
+            self.offers.add(Offer { address, key, bytes }, self.served_next);
             self.push(&Frame::Offer { address, key, bytes }.to_bytes());
         }
     }

@@ -499,6 +499,44 @@ fn a_sender_offers_no_more_than_it_has_room_for() {
 }
 
 #[test]
+fn a_sender_pushes_before_it_answers_what_was_asked_for_later() {
+    let (mut client, mut stream, qp, key) = pushing(READ_PIECE_MAX);
+    client.nic.offer(qp, 0, key.0, 1);
+    assert_eq!(next_frame(&mut client, &mut stream), Frame::AskRoom);
+    stream.write_all(&Frame::Room { limit: 1 << 20 }.to_bytes()).unwrap();
+    let ask = |id| Frame::ReadRequest { id, address: 0, key: key.0, bytes: READ_PIECE_MAX }.to_bytes();
+    // More than the sockets hold, so that the last of them wait.
+    (0..6).for_each(|id| stream.write_all(&ask(id)).unwrap());
+    stream.set_nonblocking(true).unwrap();
+    until(&mut [&mut client], "the answers begin", |_| stream.peek(&mut [0; 1]).is_ok());
+    stream.set_nonblocking(false).unwrap();
+    (0..20).for_each(|_| client.turn());
+    client.nic.offer(qp, 0, key.0, 5);
+    (6..12).for_each(|id| stream.write_all(&ask(id)).unwrap());
+    (0..20).for_each(|_| client.turn());
+    let mut order = Vec::new();
+    while order.len() < 13 {
+        let (kind, bytes) = match next_frame(&mut client, &mut stream) {
+            Frame::ReadResponse { id, bytes } => (Some(id), bytes),
+            Frame::Push { bytes } => (None, bytes),
+            Frame::Offer { .. } | Frame::ReadEnd { .. } | Frame::PushEnd { fault: None } => continue,
+            other => panic!("{other:?}"),
+        };
+        order.push(kind);
+        let mut body = vec![0; bytes as usize];
+        stream.set_nonblocking(true).unwrap();
+        let mut read = 0;
+        until(&mut [&mut client], "a body", |_| {
+            read += stream.read(&mut body[read..]).unwrap_or(0);
+            read == bytes as usize
+        });
+        stream.set_nonblocking(false).unwrap();
+    }
+    let place = order.iter().position(Option::is_none).unwrap();
+    assert_eq!(place, 6, "{order:?}");
+}
+
+#[test]
 fn memory_that_is_gone_is_not_pushed_and_ends_no_connection() {
     let (mut client, mut stream, qp, key) = pushing(READ_PIECE_MAX);
     client.nic.offer(qp, 0, key.0, 1);
