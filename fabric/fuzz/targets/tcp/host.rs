@@ -192,7 +192,7 @@ impl Host {
 
     /// Lets the NIC work until it would sleep. `is_honest`: the peer keeps the protocol.
     pub fn work(&mut self, is_honest: bool) {
-        for _ in 0..200 {
+        for _ in 0..2000 {
             let mut some = [Completion::UNUSED; 16];
             let now_ns = self.now_ns;
             let count = self.nic(|nic| nic.poll(now_ns, &mut some));
@@ -205,8 +205,12 @@ impl Host {
                 events += 1;
                 assert!(events < 100, "events without an end");
             }
-            if count == 0 && events == 0 && self.nic(|nic| nic.arm(now_ns)) {
-                return;
+            if count == 0 && events == 0 {
+                if self.nic(|nic| nic.arm(now_ns)) {
+                    return;
+                }
+                // What was pushed waits for its READ for 100 us.
+                self.now_ns += 10_000;
             }
         }
         // Bytes that wait for a READ's turn or an SRQ entry are no work; what there is ends before this.

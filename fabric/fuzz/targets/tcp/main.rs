@@ -64,6 +64,9 @@ struct Peer {
     /// Whether the peer keeps the protocol.
     honest: bool,
     hung_up: bool,
+    /// Whether the peer asked for room, and the bytes that the NIC lets it offer.
+    asked_room: bool,
+    room: u64,
     /// Piece of an answer that awaits its `ReadEnd`.
     piece: Option<Vec<u8>>,
 }
@@ -90,6 +93,8 @@ impl Peer {
             ended: false,
             honest: true,
             hung_up: false,
+            asked_room: false,
+            room: 0,
             piece: None,
         }
     }
@@ -158,6 +163,10 @@ impl Peer {
             }
             kind::REJECT | kind::BYE | kind::SEND_ERROR | kind::READ_ERROR => self.ended = true,
             kind::SEND_ACK => {}
+            kind::ROOM => {
+                assert!(head.id > self.room, "room for no more than before");
+                self.room = head.id;
+            }
             kind => panic!("the NIC says a frame of kind {kind}"),
         }
     }
@@ -183,7 +192,7 @@ fn any_frame(u: &mut Unstructured<'_>) -> arbitrary::Result<Head> {
     let number = |u: &mut Unstructured<'_>| -> arbitrary::Result<u64> {
         Ok(if u.ratio(3, 4)? { u.int_in_range(0..=8)? } else { u64::arbitrary(u)? })
     };
-    let kind = u.int_in_range(0..=13)?;
+    let kind = u.int_in_range(0..=kind::NONE)?;
     let length = match u.int_in_range(0..=3)? {
         0 => 0,
         1 => u.int_in_range(0..=5000)?,
@@ -210,7 +219,7 @@ fn lie(peer: &mut Peer, u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
         0 | 1 => head.length = head.length.wrapping_add(delta),
         2 => head.length = u32::arbitrary(u)? % (300 << 10),
         3 => head.id = head.id.wrapping_add(u64::from(delta)),
-        4 => head.kind = u.int_in_range(0..=13)?,
+        4 => head.kind = u.int_in_range(0..=kind::NONE)?,
         _ => (head.address, head.key) = (head.address.wrapping_add(u64::arbitrary(u)?), head.key ^ delta),
     }
     let mut body = body.to_vec();
@@ -241,7 +250,7 @@ fn meet(host: &mut Host, nic_connects: bool) -> (Peer, Option<Qp>) {
 /// What the peer does next. `false`: it does nothing more.
 fn step(host: &mut Host, peer: &mut Peer, u: &mut Unstructured<'_>) -> arbitrary::Result<()> {
     let may_speak = peer.connected && !peer.ended;
-    match u.int_in_range(0..=25)? {
+    match u.int_in_range(0..=28)? {
         0 | 1 if may_speak => {
             let bytes = *u.choose(&[0, 1, 64, 1000, 4095, SLAB])?;
             let fill = u8::arbitrary(u)?;
@@ -272,6 +281,26 @@ fn step(host: &mut Host, peer: &mut Peer, u: &mut Unstructured<'_>) -> arbitrary
             peer.say(Head { length: 1, id, address, key, ..Head::of(kind::READ_REQUEST) }, &[]);
             // It is not answered, and neither are those behind it.
             peer.reads.push_back((FORBIDDEN, 1, 0));
+        }
+        26 if may_speak && !peer.asked_room => {
+            peer.asked_room = true;
+            peer.say(Head::of(kind::ASK_ROOM), &[]);
+        }
+        // Which READ takes what is pushed is not known here.
+        27 if may_speak && peer.room > 0 => {
+            peer.honest = false;
+            let length = *u.choose(&[1, 100, SLAB, 2 * SLAB, 60_000])?;
+            peer.say(Head { length, address: 0x1000, key: 99, ..Head::of(kind::OFFER) }, &[]);
+            let has_bytes = !u.ratio(1, 8)?;
+            if has_bytes {
+                peer.say(Head { length, ..Head::of(kind::PUSH) }, &vec![9; length as usize]);
+            }
+            let status = u8::from(!has_bytes || u.ratio(1, 8)?);
+            peer.say(Head { status, ..Head::of(kind::PUSH_END) }, &[]);
+        }
+        28 => {
+            let (slabs, last) = *u.choose(&[(1, 1), (1, 100), (1, SLAB), (2, SLAB)])?;
+            host.post_read(slabs, last, 0x1000, 99);
         }
         8 if may_speak => {
             peer.ended = true;

@@ -16,6 +16,13 @@ pub mod kind {
     pub const BYE: u8 = 10;
     pub const READ_END: u8 = 11;
     pub const ASKED: u8 = 12;
+    pub const ASK_ROOM: u8 = 13;
+    pub const ROOM: u8 = 14;
+    pub const OFFER: u8 = 15;
+    pub const PUSH: u8 = 16;
+    pub const PUSH_END: u8 = 17;
+    /// No frame has this kind, or a higher one.
+    pub const NONE: u8 = 18;
 }
 
 /// Header of a frame, not checked.
@@ -62,7 +69,7 @@ impl Head {
     /// Bytes behind the header.
     fn behind(&self) -> usize {
         match self.kind {
-            kind::CONNECT | kind::ACCEPT | kind::REJECT | kind::SEND | kind::READ_RESPONSE => {
+            kind::CONNECT | kind::ACCEPT | kind::REJECT | kind::SEND | kind::READ_RESPONSE | kind::PUSH => {
                 self.length as usize
             }
             _ => 0,
