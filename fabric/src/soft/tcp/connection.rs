@@ -146,7 +146,8 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Allocates everything that a connection will ever need, without a socket yet.
+    /// Allocates everything that a connection will ever need, without a socket yet. The lists of offers are
+    /// allocated with the first connection here whose ends push.
     pub(super) fn new(reads_max: usize) -> Self {
         Self {
             qp: Qp { index: 0, generation: 0 },

@@ -16,7 +16,7 @@ impl Connection {
     /// work.
     pub(in crate::soft::tcp) fn watch_reads(&mut self, tables: &mut Tables) {
         let moved = std::mem::take(&mut self.reads_moved);
-        // While the connection waits for an SRQ entry it reads nothing.
+        // While the connection waits for an SRQ entry, or for the READ of what was pushed, it reads nothing.
         let watched =
             !self.reads.is_empty() && !self.input.is_held() && matches!(self.phase, Phase::Connected);
         let was_watched = std::mem::replace(&mut self.reads_watched, watched);
