@@ -277,15 +277,6 @@ impl Tcp {
     }
 }
 
-#[cfg(test)]
-impl Tcp {
-    /// Returns how many READs of a connection were asked for, and answered.
-    fn asked(&self, qp: Qp) -> u64 {
-        let connection = self.slots[qp.index as usize].connection.as_ref().expect("it stands");
-        connection.reads_answered()
-    }
-}
-
 impl Transport for Tcp {
     fn new(options: &SoftOptions) -> Self {
         let qps = options.qps_max as usize;

@@ -12,9 +12,9 @@
 //! granted again only after some READs, a quarter of all room at once, and each time in a row after twice as
 //! many. So an end whose user READs later, or in other pieces, is soon pushed little.
 //!
-//! A READ never takes the bytes of an earlier message that lay in the same memory. A READ for a SEND is posted
-//! after that SEND arrived. A push that is still open then comes behind the SEND in the stream, so its bytes
-//! were read from memory after the SEND was posted. A push before the SEND has ended by then.
+//! A READ never takes the bytes of an earlier message that lay in the same memory. A READ for a SEND is
+//! posted after that SEND arrived. A push that is still open then comes behind the SEND in the stream, so
+//! its bytes were read from memory after the SEND was posted. A push before the SEND has ended by then.
 //!
 //! Neither side relies on the other: offers are hints of the user, and a READ waits for bytes that were
 //! promised as for an answer ([`crate::soft::TcpOptions::read_timeout`]).

@@ -55,12 +55,9 @@ impl ReadQueue {
         self.waiting += 1;
     }
 
-    /// Returns the oldest READ of which the peer does not know.
-    pub(super) fn first_waiting(&self) -> Option<u32> {
-        // They are among the last ones.
-        let waits = |posted: &&Posted| posted.stage == Stage::Waiting;
-        let oldest = self.waiting.checked_sub(1)?;
-        self.posted.iter().rev().filter(waits).nth(oldest).map(|posted| posted.slot)
+    /// Whether there are READs of which the peer does not know.
+    pub(super) fn has_waiting(&self) -> bool {
+        self.waiting > 0
     }
 
     /// Returns the first READ from this place on of which the peer does not know, with its place.
@@ -71,12 +68,6 @@ impl ReadQueue {
         let mut later = self.posted.iter().enumerate().skip(place);
         let found = later.find(|(_, posted)| posted.stage == Stage::Waiting);
         found.map(|(at, posted)| (at, posted.slot))
-    }
-
-    /// Returns how many READs were answered since the connection began.
-    #[cfg(test)]
-    pub(super) fn answered(&self) -> u64 {
-        self.answered
     }
 
     /// Returns the READs that the peer was asked for.
@@ -152,24 +143,26 @@ impl ReadQueue {
 mod tests {
     use super::*;
 
+    /// Returns the oldest READ of which the peer does not know.
+    fn first(reads: &ReadQueue) -> Option<u32> {
+        reads.waiting_from(0).map(|(_, slot)| slot)
+    }
+
     #[test]
     fn reads_are_done_in_the_order_in_which_they_were_posted() {
         let mut reads = ReadQueue::new(4);
         [10, 11, 12, 13].into_iter().for_each(|slot| reads.post(slot));
-        assert_eq!((reads.first_waiting(), reads.answered_now(), reads.pop_done()), (Some(10), None, None));
+        assert_eq!((first(&reads), reads.answered_now(), reads.pop_done()), (Some(10), None, None));
         reads.promise(10);
-        assert_eq!((reads.ask(11), reads.first_waiting()), (0, Some(12)));
+        assert_eq!((reads.ask(11), first(&reads)), (0, Some(12)));
         reads.promise(12);
-        assert_eq!((reads.ask(13), reads.first_waiting(), reads.answered_now()), (1, None, Some((11, 0))));
+        assert_eq!((reads.ask(13), first(&reads), reads.answered_now()), (1, None, Some((11, 0))));
         reads.arrived(12);
         reads.arrived(11);
         assert_eq!((reads.pop_done(), reads.answered_now()), (None, Some((13, 1))), "10 comes first");
         // Its bytes were not valid, so it is asked for behind the others.
         reads.take_back(10);
-        assert_eq!(
-            (reads.first_waiting(), reads.ask(10), reads.answered_now()),
-            (Some(10), 2, Some((13, 1)))
-        );
+        assert_eq!((first(&reads), reads.ask(10), reads.answered_now()), (Some(10), 2, Some((13, 1))));
         reads.arrived(13);
         assert_eq!((reads.pop_done(), reads.answered_now()), (None, Some((10, 2))));
         reads.arrived(10);
@@ -186,7 +179,7 @@ mod tests {
         [1, 2, 3].into_iter().for_each(|slot| reads.post(slot));
         reads.ask(1);
         let all: Vec<u32> = std::iter::from_fn(|| reads.pop()).collect();
-        assert_eq!((all, reads.first_waiting(), reads.answered_now()), (vec![1, 2, 3], None, None));
+        assert_eq!((all, first(&reads), reads.answered_now()), (vec![1, 2, 3], None, None));
         reads.begin();
     }
 }

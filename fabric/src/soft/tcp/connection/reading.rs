@@ -58,21 +58,13 @@ impl Connection {
         self.promises.landing().or_else(|| self.reads.answered_now().map(|(slot, _)| slot))
     }
 
-    /// Has a READ of which the peer does not know wait for promised bytes, if there are such. Returns whether
-    /// it does.
-    pub(super) fn waits_for_push(&mut self, tables: &Tables, slot: u32) -> bool {
-        let is_promised = self.promises.match_read(slot, Self::bytes_of(tables, slot));
-        if is_promised {
-            self.reads.promise(slot);
-        }
-        is_promised
-    }
-
     /// Has the READs of which the peer does not know wait for promised bytes, as far as there are such.
     pub(super) fn match_waiting_reads(&mut self, tables: &Tables) {
         let mut place = 0;
         while let Some((at, slot)) = self.reads.waiting_from(place) {
-            self.waits_for_push(tables, slot);
+            if self.promises.match_read(slot, Self::bytes_of(tables, slot)) {
+                self.reads.promise(slot);
+            }
             place = at + 1;
         }
     }
@@ -80,12 +72,6 @@ impl Connection {
     /// Whether the peer was asked for exactly these bytes.
     pub(super) fn is_asked_for(&self, tables: &Tables, offer: Offer) -> bool {
         self.reads.asked().any(|slot| Self::bytes_of(tables, slot) == offer)
-    }
-
-    /// Returns how many READs were asked for and answered.
-    #[cfg(test)]
-    pub(in crate::soft::tcp) fn reads_answered(&self) -> u64 {
-        self.reads.answered()
     }
 
     fn bytes_of(tables: &Tables, slot: u32) -> Offer {
@@ -96,6 +82,7 @@ impl Connection {
     /// Notes that the bytes of this READ are here. It completes with success once those before it have.
     pub(super) fn complete_read(&mut self, tables: &mut Tables, slot: u32) {
         self.reads_moved = true;
+        self.promises.read_done();
         self.reads.arrived(slot);
         while let Some(done) = self.reads.pop_done() {
             tables.complete_read(done, Status::Success);

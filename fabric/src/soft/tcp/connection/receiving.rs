@@ -361,7 +361,6 @@ impl Connection {
                 self.input.body = Body::None;
                 let read = tables.reads.get(slot);
                 if read.done == read.bytes {
-                    self.promises.read_done();
                     self.complete_read(tables, slot);
                 }
                 Ok(())
@@ -392,10 +391,7 @@ impl Connection {
     fn push_ended(&mut self, tables: &mut Tables, fault: Option<Fault>) -> Result<(), End> {
         self.input.body = Body::None;
         match self.promises.end(fault.is_none()).ok_or(End::PROTOCOL)? {
-            Kept::Read(slot) => {
-                self.promises.read_done();
-                self.complete_read(tables, slot);
-            }
+            Kept::Read(slot) => self.complete_read(tables, slot),
             Kept::Broken(slot) => {
                 tables.reads.get_mut(slot).begin_anew();
                 self.reads.take_back(slot);

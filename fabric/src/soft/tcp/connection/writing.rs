@@ -39,7 +39,7 @@ impl Connection {
                 && self.broken.is_none()
                 && (self.output.queued() > 0
                     || self.received - self.acknowledged >= SENDS_PER_ACK
-                    || self.reads.first_waiting().is_some()
+                    || self.reads.has_waiting()
                     || self.promises.must_grant()
                     || !self.offers.is_empty()
                     || !self.served.is_empty())
@@ -98,13 +98,10 @@ impl Connection {
             let limit = self.promises.grant();
             self.push(&Frame::Room { limit }.to_bytes());
         }
-        while let Some(slot) = self.reads.first_waiting() {
-            if self.waits_for_push(tables, slot) {
-                continue;
-            }
-            if !self.output.has_room(FRAME_BYTES, Urgency::Request) {
-                break;
-            }
+        self.match_waiting_reads(tables);
+        while self.output.has_room(FRAME_BYTES, Urgency::Request)
+            && let Some((_, slot)) = self.reads.waiting_from(0)
+        {
             let id = self.reads.ask(slot);
             let read = tables.reads.get(slot);
             let (address, key, bytes) = (read.address, read.key, read.bytes);
