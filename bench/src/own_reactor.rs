@@ -90,7 +90,7 @@ impl OwnReactor {
             memory: Arc::clone(&memory),
             application: Awake,
         };
-        driver.open(session).map_err(|_| "the receiver has no place for a session")?;
+        driver.open(now_ns, session).map_err(|_| "the receiver has no place for a session")?;
         Ok(Self { driver, address, pool, pool_slabs, segment: memory, far_ends: None })
     }
 

@@ -11,9 +11,22 @@
 use crate::status::{Rows, RowsFrom, Status};
 use serde::{Deserialize, Serialize};
 use std::fmt;
+use std::path::{Path, PathBuf};
 
 /// Path where the daemon listens unless its configuration (`control_socket`) says otherwise.
 pub const CONTROL_SOCKET: &str = "/run/jet/jetd.sock";
+/// Returns the path of a daemon's admin socket, where operators command it, unless its configuration
+/// (`admin_socket`) says otherwise: `/run/jet/jetd-admin.sock` beside `/run/jet/jetd.sock`.
+pub fn admin_socket_beside(control_socket: &Path) -> PathBuf {
+    let mut name = control_socket.file_stem().unwrap_or_default().to_owned();
+    name.push("-admin");
+    if let Some(extension) = control_socket.extension() {
+        name.push(".");
+        name.push(extension);
+    }
+    control_socket.with_file_name(name)
+}
+
 /// Version of this protocol, sent in [`ControlRequest::Register`] and in [`Status`]. Ends of one version
 /// understand each other ([versions](crate#versions)).
 pub const PROTOCOL_VERSION: u32 = 5;
@@ -39,6 +52,8 @@ pub enum ControlRequest {
         /// way keeps its deadline, and a new drain gets the daemon's `shutdown.drain_ms`.
         deadline_ms: Option<u64>,
     },
+    /// Asks the daemon to read the rights in its configuration again. Sessions that they do not allow end.
+    Reload,
 }
 
 /// The values with which an application registers.
@@ -96,6 +111,8 @@ pub enum ControlResponse {
         /// Whether the daemon drained already before this request.
         again: bool,
     },
+    /// The rights were read again.
+    Reloaded {},
     /// The request was refused, or the session is ended.
     Error {
         /// Reason of the refusal, or of the end.
@@ -194,9 +211,27 @@ pub enum ErrorCode {
     Quarantined,
     /// The daemon drains, and takes nothing new.
     Draining,
+    /// The daemon does not let this client do it. Its log says why.
+    Denied,
     /// A failure of the daemon itself, or of the system.
     Internal,
     /// A reason that only a newer daemon knows; its message describes it.
     #[serde(other)]
     Unknown,
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_admin_socket_is_beside_the_control_socket() {
+        for (control, admin) in [
+            (CONTROL_SOCKET, "/run/jet/jetd-admin.sock"),
+            ("/tmp/a.b/socket", "/tmp/a.b/socket-admin"),
+            ("x.y.sock", "x.y-admin.sock"),
+        ] {
+            assert_eq!(admin_socket_beside(Path::new(control)), Path::new(admin));
+        }
+    }
 }

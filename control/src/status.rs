@@ -260,6 +260,10 @@ pub struct NicStatus {
     pub flushed: u64,
     /// Peers that were cut off for breaking the protocol.
     pub protocol_errors: u64,
+    /// Connections that were not taken, because their host is in no network of `networks`. A daemon that
+    /// knows nothing of networks says nothing.
+    #[serde(default)]
+    pub networks_refused: u64,
     /// Number of times that few SRQ entries were left, on devices that report it.
     pub srq_limit_reached: u64,
     /// Connections whose work the device did not give back in time. They were ended without it.
@@ -284,7 +288,7 @@ impl FaultStatus {
 
 impl NicStatus {
     /// Returns each count with its name.
-    pub fn counts(&self) -> [(&'static str, u64); 10] {
+    pub fn counts(&self) -> [(&'static str, u64); 11] {
         // Naming each field makes the compiler report a new one that is not listed.
         let Self {
             receives,
@@ -294,6 +298,7 @@ impl NicStatus {
             rnr,
             flushed,
             protocol_errors,
+            networks_refused,
             srq_limit_reached,
             drains_given_up,
             last_wqe_missed,
@@ -306,6 +311,7 @@ impl NicStatus {
             ("rnr", rnr),
             ("flushed", flushed),
             ("protocol_errors", protocol_errors),
+            ("networks_refused", networks_refused),
             ("srq_limit_reached", srq_limit_reached),
             ("drains_given_up", drains_given_up),
             ("last_wqe_missed", last_wqe_missed),

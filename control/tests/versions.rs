@@ -100,6 +100,7 @@ fn without_later_fields(mut frame: Value) -> Value {
                 "replies",
                 "reply_bytes",
                 "cancelled",
+                "networks_refused",
             ] {
                 fields.remove(later);
             }

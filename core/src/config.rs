@@ -75,6 +75,8 @@ pub struct Config {
     /// Nanoseconds for which the slabs of an ended session stay unused at least: the application's own I/O
     /// may still be reading them.
     pub quarantine_ns: u64,
+    /// Nanoseconds for which a name stays its user's after the last session that had it. The default is 30 s.
+    pub name_kept_ns: u64,
     /// Nanoseconds between two ticks, in which the receiver updates rates, credits and ages.
     pub tick_ns: u64,
     /// Thresholds of pressure, and what is done under pressure (Jet §4.3).
@@ -134,6 +136,7 @@ impl Default for Config {
             sends_max: 8 * 4096 + 64,
             heartbeat_ns: 5_000_000_000,
             quarantine_ns: 1_000_000_000,
+            name_kept_ns: 30_000_000_000,
             tick_ns: 10_000_000,
             escape: EscapeConfig::default(),
             memory_slabs: 8192,

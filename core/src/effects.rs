@@ -19,7 +19,7 @@ pub struct SessionId(pub u32);
 pub struct ProcessId(pub u32);
 
 /// The user of an application's process, by the system's number.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UserId(pub u32);
 
 /// Where a sender comes from: a host, or a process of this one. Who connects cannot choose it.

@@ -125,7 +125,7 @@ impl Talk {
         let (mut receiver, mut world) = (Receiver::new(config(), 7).unwrap(), World::default());
         receiver.start(0, &mut world);
         let app = AppName::new("disk").unwrap();
-        let session = receiver.handle_session_opened(Registration::new(app)).unwrap();
+        let session = receiver.handle_session_opened(0, Registration::new(app)).unwrap();
         Self { receiver, world, peer: None, session: Some(session), now_ns: 0 }
     }
 

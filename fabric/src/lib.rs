@@ -28,6 +28,7 @@ pub mod clock;
 pub mod give_way;
 pub mod limits;
 pub mod memory;
+pub mod networks;
 pub mod nic;
 mod readiness;
 pub mod sim;

@@ -341,6 +341,9 @@ pub struct Counters {
     pub flushed: u64,
     /// Peers that were cut off because they broke the protocol.
     pub protocol_errors: u64,
+    /// Connections that were not taken because their host is in none of the allowed networks
+    /// ([`crate::networks`]).
+    pub networks_refused: u64,
     /// Times that few SRQ entries were left, on devices that report it.
     pub srq_limit_reached: u64,
     /// Connections that were ended although the device had not completed all their work in time.

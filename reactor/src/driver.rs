@@ -99,8 +99,8 @@ impl<N: Nic, A: Application> Driver<N, A> {
     ///
     /// # Errors
     /// [`OpenError`]: the receiver refuses the session. What was prepared for it is dropped.
-    pub fn open(&mut self, new: NewSession<A>) -> Result<SessionTicket, OpenError> {
-        let session = self.receiver.handle_session_opened(new.registration)?;
+    pub fn open(&mut self, now_ns: u64, new: NewSession<A>) -> Result<SessionTicket, OpenError> {
+        let session = self.receiver.handle_session_opened(now_ns, new.registration)?;
         Ok(self.handler.sessions.attach(session, new))
     }
 

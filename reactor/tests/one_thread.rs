@@ -175,7 +175,7 @@ impl World {
         driver.start(0);
         let log = Log::default();
         let (new, app, segment) = session("disk", &log);
-        let ticket = driver.open(new).unwrap();
+        let ticket = driver.open(0, new).unwrap();
         let options = sender_options(&address, "disk");
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();
@@ -310,7 +310,7 @@ fn a_ticket_ends_its_own_session_once_and_no_other_that_has_its_number() {
         world.driver.turn(log.now_ns.get(), |_| false);
         let (new, app, memory) = session("disk", &log);
         kept = Some((app, memory));
-        world.driver.open(new).ok()
+        world.driver.open(log.now_ns.get(), new).ok()
     });
     let second = second.expect("within ten seconds");
     assert!(second.session == first.session && second.ticket != first.ticket);
@@ -333,7 +333,7 @@ fn sessions_that_are_broken_at_once_end_one_a_turn_and_an_honest_one_stays() {
     let mut kept: Vec<_> = names
         .map(|name| {
             let (new, app, memory) = session(name, &log);
-            world.driver.open(new).unwrap();
+            world.driver.open(0, new).unwrap();
             (app, memory)
         })
         .into();
@@ -373,7 +373,7 @@ impl Filler {
     /// Registers an application of this name, and connects a sender to it.
     fn new(world: &mut World, name: &str) -> Self {
         let (new, app, memory) = session(name, &world.log);
-        world.driver.open(new).unwrap();
+        world.driver.open(0, new).unwrap();
         let options = sender_options(&world.address, name);
         let nic = Box::new(SoftNic::new(SoftOptions::default()).unwrap());
         let mut sender = SenderDriver::new(&options, 7, nic, Box::new(NoOther)).unwrap();

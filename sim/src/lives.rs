@@ -39,9 +39,10 @@ impl Simulation {
             class,
             takes_memory,
             process: self.scenario.tells_processes.then_some(ProcessId(life.0)),
-            shares_with: shares_name.then_some(UserId(0)),
+            user: Some(UserId(0)),
+            shares_name,
         };
-        match process.open(life, registration) {
+        match process.open(now_ns, life, registration) {
             Ok(opened) => {
                 application.process.open(opened);
                 // It looks at its ring before it sleeps for the first time.

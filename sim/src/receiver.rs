@@ -171,7 +171,7 @@ impl ReceiverProcess {
     ///
     /// # Errors
     /// [`OpenError`]: the receiver refuses it.
-    pub fn open(&mut self, life: Life, registration: Registration) -> Result<Opened, OpenError> {
+    pub fn open(&mut self, now_ns: u64, life: Life, registration: Registration) -> Result<Opened, OpenError> {
         let bytes = SegmentLayout::new(self.shape).total_bytes();
         let new = || SharedMemory::lazy("sim-session", bytes).expect("memory for a session");
         let segment = self.unused.take().unwrap_or_else(|| Arc::new(new()));
@@ -181,13 +181,14 @@ impl ReceiverProcess {
             unsafe { daemon_end(segment.base(), segment.bytes(), self.shape) }.expect("large enough");
         // SAFETY: as above.
         let end = unsafe { app_end(segment.base(), segment.bytes()) }.expect("a segment");
-        let opened = self.driver.open(NewSession {
+        let now_ns = self.clock_ns(now_ns);
+        let new = NewSession {
             registration,
             segment: daemon,
             memory: Arc::clone(&segment),
             application: Way { life, bells: self.bells.clone() },
-        });
-        let ticket = match opened {
+        };
+        let ticket = match self.driver.open(now_ns, new) {
             Ok(ticket) => ticket,
             Err(refused) => {
                 self.unused = Some(segment);

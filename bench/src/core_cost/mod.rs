@@ -132,7 +132,7 @@ impl Machine {
         };
         receiver.start(0, &mut handler);
         let app = AppName::new("bench").expect("a valid name");
-        let session = receiver.handle_session_opened(Registration::new(app)).expect("the first session");
+        let session = receiver.handle_session_opened(0, Registration::new(app)).expect("the first session");
         let hello =
             Hello { versions: Versions::SUPPORTED, features: 0, sender_id: 1, receive_entries: 64, app };
         let peer = receiver.handle_hello(0, &hello, SourceId(0), &mut handler).expect("the first peer").peer;

@@ -136,7 +136,7 @@ impl<P: GrantPolicy> Receiver<P> {
             srq: Srq::new(config.srq_slabs, config.srq_floor_slabs),
             credit: Credit::new(peers, config.credit_max),
             outbox: Outbox::new(peers, config.sends_max, config.heartbeat_ns),
-            registry: Registry::new(peers, sessions),
+            registry: Registry::new(peers, sessions, config.name_kept_ns),
             delivery: Delivery::new(sessions, config.session_messages),
             escape: Escape::new(&config),
             releases: Releases::new(sessions),

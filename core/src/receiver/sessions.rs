@@ -16,6 +16,11 @@ pub enum OpenError {
     NameTaken,
     /// Applications of another user share that name.
     NameOfOtherUser,
+    /// An application of another user had that name a short time ago, and may come back.
+    NameKept {
+        /// Configured time for which a name stays its user's, in nanoseconds.
+        for_ns: u64,
+    },
     /// The configured number of applications is reached, counting those in quarantine.
     TooMany {
         /// Configured limit.
@@ -54,6 +59,14 @@ impl core::fmt::Display for OpenError {
             Self::NameOfOtherUser => f.write_str(
                 "applications of another user share that name; choose another, or run as that user",
             ),
+            Self::NameKept { for_ns } => {
+                write!(
+                    f,
+                    "an application of another user had that name, and it stays that user's for {} ms \
+                     (session.name_kept_ms); choose another, run as that user, or try again later",
+                    for_ns / 1_000_000
+                )
+            }
             Self::TooMany { max } => {
                 write!(f, "all {max} sessions are in use or in quarantine; raise limits.sessions")
             }
@@ -88,7 +101,11 @@ impl<P: GrantPolicy> Receiver<P> {
     ///
     /// # Errors
     /// [`OpenError`] says what to change.
-    pub fn handle_session_opened(&mut self, registration: Registration) -> Result<SessionId, OpenError> {
+    pub fn handle_session_opened(
+        &mut self,
+        now_ns: u64,
+        registration: Registration,
+    ) -> Result<SessionId, OpenError> {
         if self.draining {
             return Err(OpenError::Draining);
         }
@@ -100,7 +117,7 @@ impl<P: GrantPolicy> Receiver<P> {
         if slabs > 0 {
             return Err(OpenError::Quarantined { slabs });
         }
-        let opened = self.registry.open(registration);
+        let opened = self.registry.open(now_ns, registration);
         opened.map(SessionId).map_err(|refused| match refused {
             OpenRefused::NumbersTaken => OpenError::TooMany { max: self.config.sessions_max },
             OpenRefused::ProcessShare { has } => {
@@ -108,6 +125,7 @@ impl<P: GrantPolicy> Receiver<P> {
             }
             OpenRefused::NameTaken => OpenError::NameTaken,
             OpenRefused::NameOfOtherUser => OpenError::NameOfOtherUser,
+            OpenRefused::NameKept => OpenError::NameKept { for_ns: self.config.name_kept_ns },
         })
     }
 
@@ -120,8 +138,9 @@ impl<P: GrantPolicy> Receiver<P> {
         self.quarantine.let_go(session.0);
     }
 
-    /// Ends a session for what its application did. The application may live on. Its messages end; what it
-    /// held comes back after the quarantine, but not before [`Self::handle_session_gone`].
+    /// Ends a session for what its application did, or because its right is gone. The application may live
+    /// on. Its messages end; what it held comes back after the quarantine, but not before
+    /// [`Self::handle_session_gone`]. Its name is free at once.
     pub fn handle_session_ended(&mut self, now_ns: u64, session: SessionId, effects: &mut impl Effects) {
         self.close_session(now_ns, session.0, |held_slabs| SessionEnd::Ended { held_slabs }, effects);
     }
@@ -134,10 +153,12 @@ impl<P: GrantPolicy> Receiver<P> {
         end: impl FnOnce(u32) -> SessionEnd,
         effects: &mut impl Effects,
     ) {
-        let Some(registration) = self.registry.close(index) else { return };
-        self.ask_those_that_stay();
         let held_slabs = self.slots.occupied_slabs(index);
         let end = end(held_slabs);
+        // Who is sent away is not waited for: its name may be another's now.
+        let keeps_name = !matches!(end, SessionEnd::Ended { .. });
+        let Some(registration) = self.registry.close(now_ns, index, keeps_name) else { return };
+        self.ask_those_that_stay();
         let holder = (registration.name, registration.process);
         self.quarantine.begin(now_ns, index, holder, end.is_fault(), held_slabs);
         self.stats.delivered_bytes += self.delivery.take_delivered_bytes(index);

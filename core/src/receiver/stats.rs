@@ -86,7 +86,7 @@ impl<P: GrantPolicy> Receiver<P> {
             slow: self.escape.is_slow(session),
             suspended: self.admission.is_suspended(session),
             takes_memory: registration.takes_memory,
-            shares_name: registration.shares_with.is_some(),
+            shares_name: registration.shares_name,
             senders: self.registry.senders_of(session),
         })
     }

@@ -3,6 +3,7 @@
 //! A name has one session, or several that share it: the consumers of the name. Each sender's messages go to
 //! one of them ([`spread`](self) says which).
 
+mod kept;
 mod spread;
 #[cfg(test)]
 mod tests;
@@ -14,6 +15,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec;
 use alloc::vec::Vec;
 use jet_wire::message::hello::AppName;
+use kept::KeptNames;
 #[cfg(test)]
 pub(crate) use spread::{MOVE_NS, STAYS_NS};
 
@@ -59,15 +61,19 @@ pub struct Registration {
     pub takes_memory: bool,
     /// Process of the application, where that can be told.
     pub process: Option<ProcessId>,
-    /// User with whose other sessions this one shares its name. `None`: it has the name for itself.
-    pub shares_with: Option<UserId>,
+    /// User of the application, where that can be told from others. The name stays this user's for a while
+    /// after the session.
+    pub user: Option<UserId>,
+    /// Whether the session shares its name with others of its user that do so, too. Only where the user is
+    /// known.
+    pub shares_name: bool,
 }
 
 impl Registration {
     /// Returns the values of an application of class 0 that has its name for itself, waits for room in the
-    /// pool, and whose process is not known.
+    /// pool, and whose process and user are not known.
     pub fn new(name: AppName) -> Self {
-        Self { name, class: 0, takes_memory: false, process: None, shares_with: None }
+        Self { name, class: 0, takes_memory: false, process: None, user: None, shares_name: false }
     }
 }
 
@@ -99,6 +105,8 @@ pub(crate) enum OpenRefused {
     NameTaken,
     /// Sessions of another user share the name.
     NameOfOtherUser,
+    /// The name was left a short time ago, and is kept for the user that had it.
+    NameKept,
 }
 
 /// Free numbers, for each of which one process may have three: the first process gets three quarters of all,
@@ -119,11 +127,13 @@ pub(crate) struct Registry {
     assigned: Box<[u32]>,
     open: u32,
     spreading: spread::Spreading,
+    kept: KeptNames,
 }
 
 impl Registry {
-    /// Creates a registry with room for so many senders and sessions.
-    pub fn new(senders: u32, sessions: u32) -> Self {
+    /// Creates a registry with room for so many senders and sessions. A name stays its user's for
+    /// `name_kept_ns` after the last session that had it.
+    pub fn new(senders: u32, sessions: u32, name_kept_ns: u64) -> Self {
         Self {
             apps: vec![NOBODY; (senders + sessions) as usize].into_boxed_slice(),
             by_name: BTreeMap::new(),
@@ -134,6 +144,7 @@ impl Registry {
             assigned: vec![0; sessions as usize].into_boxed_slice(),
             open: 0,
             spreading: spread::Spreading::new(senders, sessions),
+            kept: KeptNames::new(sessions, name_kept_ns),
         }
     }
 
@@ -191,34 +202,36 @@ impl Registry {
     ///
     /// # Errors
     /// [`OpenRefused`] says what is in use already.
-    pub fn open(&mut self, registration: Registration) -> Result<u32, OpenRefused> {
+    pub fn open(&mut self, now_ns: u64, registration: Registration) -> Result<u32, OpenRefused> {
         let is_free = |session: &Session| matches!(session, Session::Free);
         let free = self.sessions.iter().position(is_free).ok_or(OpenRefused::NumbersTaken)?;
         let (free_numbers, has) = self.numbers_of(registration.process);
         if has > 0 && has >= free_numbers.saturating_mul(NUMBERS_PER_FREE) {
             return Err(OpenRefused::ProcessShare { has });
         }
-        self.may_have_name(&registration)?;
+        self.may_have_name(now_ns, &registration)?;
         let app = self.use_app(registration.name).ok_or(OpenRefused::NumbersTaken)?;
         let session = u32::try_from(free).unwrap_or(NONE);
         self.apps[app as usize].sessions += 1;
         self.sessions[free] = Session::Open { app, registration };
         self.open += 1;
+        self.kept.forget(registration.name);
         self.opened(app, session);
         Ok(session)
     }
 
-    /// Checks whether a session may have its name, beside those that have it.
-    fn may_have_name(&self, registration: &Registration) -> Result<(), OpenRefused> {
-        let Some(&app) = self.by_name.get(&registration.name) else { return Ok(()) };
+    /// Checks whether a session may have its name, beside those that have it or had it last.
+    fn may_have_name(&self, now_ns: u64, registration: &Registration) -> Result<(), OpenRefused> {
+        let Registration { name, user, shares_name, .. } = *registration;
         // All who share a name share it with the same user.
-        let Some(other) = self.sessions_of(app).find_map(|session| self.registration(session)) else {
-            return Ok(());
-        };
-        match (registration.shares_with, other.shares_with) {
-            (Some(user), Some(other)) if user == other => Ok(()),
-            (Some(_), Some(_)) => Err(OpenRefused::NameOfOtherUser),
-            _ => Err(OpenRefused::NameTaken),
+        let app = self.by_name.get(&name);
+        let other = app.and_then(|&app| self.sessions_of(app).find_map(|session| self.registration(session)));
+        match other {
+            None if self.kept.leaves(now_ns, name, user) => Ok(()),
+            None => Err(OpenRefused::NameKept),
+            Some(other) if !(shares_name && other.shares_name) => Err(OpenRefused::NameTaken),
+            Some(other) if user.is_some() && user == other.user => Ok(()),
+            Some(_) => Err(OpenRefused::NameOfOtherUser),
         }
     }
 
@@ -250,15 +263,21 @@ impl Registry {
         (free, has)
     }
 
-    /// Closes a session: its senders go to others of its name, or to none. The name is free at once, if no
-    /// other session has it; the number not before [`Self::free`]. Returns `None` if the session was not
-    /// open.
-    pub fn close(&mut self, session: u32) -> Option<Registration> {
+    /// Closes a session: its senders go to others of its name, or to none. If no other session has the name
+    /// and it `keeps_name`, the name is free for its user at once, and for others after a while. The number
+    /// is free not before [`Self::free`]. Returns `None` if the session was not open.
+    pub fn close(&mut self, now_ns: u64, session: u32, keeps_name: bool) -> Option<Registration> {
         let entry = &mut self.sessions[session as usize];
         let Session::Open { app, registration } = *entry else { return None };
         *entry = Session::Over { process: registration.process };
         self.apps[app as usize].sessions -= 1;
         self.open -= 1;
+        if keeps_name
+            && self.apps[app as usize].sessions == 0
+            && let Some(user) = registration.user
+        {
+            self.kept.keep(now_ns, registration.name, user);
+        }
         self.closed(app, session);
         self.drop_app(app);
         Some(registration)

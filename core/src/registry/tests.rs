@@ -5,6 +5,8 @@ use proptest::prelude::*;
 
 const SENDERS: u32 = 12;
 const SESSIONS: u32 = 5;
+/// A tick of the model passes this time, or does not.
+const NAME_KEPT_NS: u64 = 1_000_000_000;
 const NAMES: [&str; 2] = ["a", "b"];
 
 fn name(number: u8) -> AppName {
@@ -12,7 +14,7 @@ fn name(number: u8) -> AppName {
 }
 
 fn shared(app: AppName, user: u32) -> Registration {
-    Registration { shares_with: Some(UserId(user)), ..Registration::new(app) }
+    Registration { user: Some(UserId(user)), shares_name: true, ..Registration::new(app) }
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -24,9 +26,11 @@ enum Op {
     Leave(usize),
     Open {
         app: u8,
-        shares: Option<u32>,
+        user: Option<u32>,
+        shares: bool,
     },
-    Close(usize),
+    /// A session is over, and its name is kept or not.
+    Close(usize, bool),
     /// The sender has messages without an end from now on, or none.
     Waits(usize, bool),
     /// Nanoseconds pass.
@@ -38,9 +42,13 @@ fn op() -> impl Strategy<Value = Op> {
     prop_oneof![
         4 => (any::<u8>(), 0u64..6).prop_map(|(app, identity)| Op::Join { app, identity }),
         2 => which().prop_map(Op::Leave),
-        4 => (any::<u8>(), prop_oneof![1 => Just(None), 1 => Just(Some(1)), 8 => Just(Some(0))])
-            .prop_map(|(app, shares)| Op::Open { app, shares }),
-        2 => which().prop_map(Op::Close),
+        4 => (
+            any::<u8>(),
+            prop_oneof![1 => Just(None), 1 => Just(Some(1)), 8 => Just(Some(0))],
+            prop::bool::weighted(0.8),
+        )
+            .prop_map(|(app, user, shares)| Op::Open { app, user, shares: shares && user.is_some() }),
+        2 => (which(), any::<bool>()).prop_map(|(which, keeps)| Op::Close(which, keeps)),
         4 => (which(), any::<bool>()).prop_map(|(which, waits)| Op::Waits(which, waits)),
         3 => prop_oneof![Just(10_000_000), Just(600_000_000), Just(20_000_000_000)].prop_map(Op::Tick),
     ]
@@ -54,6 +62,8 @@ struct Model {
     /// Values of each open session.
     sessions: BTreeMap<u32, Registration>,
     waiting: BTreeSet<u32>,
+    /// User of each name that was left, and the time until which it is kept.
+    kept: BTreeMap<AppName, (UserId, u64)>,
 }
 
 impl Model {
@@ -64,7 +74,7 @@ impl Model {
     /// Compares what the registry says.
     fn check(&mut self, registry: &Registry) {
         let mut counted: BTreeMap<u32, u32> = BTreeMap::new();
-        let Self { senders, sessions, waiting } = self;
+        let Self { senders, sessions, waiting, .. } = self;
         for (&peer, (name, before)) in senders {
             let session = registry.session_of(peer);
             let known = sessions.iter().filter(|(_, open)| open.name == *name);
@@ -95,7 +105,7 @@ proptest! {
     fn each_sender_has_one_session_of_its_name_and_leaves_it_when_nothing_waits(
         ops in prop::collection::vec(op(), 1..200),
     ) {
-        let mut registry = Registry::new(SENDERS, SESSIONS);
+        let mut registry = Registry::new(SENDERS, SESSIONS, NAME_KEPT_NS);
         let mut model = Model::default();
         let mut now_ns = 0;
         for op in ops {
@@ -115,33 +125,44 @@ proptest! {
                         model.waiting.remove(&peer);
                     }
                 }
-                Op::Open { app, shares } => {
-                    let registration = Registration {
-                        shares_with: shares.map(UserId),
-                        ..Registration::new(name(app))
-                    };
+                Op::Open { app, user, shares } => {
+                    let user = user.map(UserId);
+                    let registration =
+                        Registration { user, shares_name: shares, ..Registration::new(name(app)) };
                     let first = model.of_name(name(app)).next();
-                    let other = first.map(|other| model.sessions[&other].shares_with);
+                    let other = first.map(|other| model.sessions[&other]);
+                    let kept = model.kept.get(&name(app)).filter(|(_, until_ns)| now_ns < *until_ns);
                     let full = model.sessions.len() == SESSIONS as usize;
-                    let expected = match (full, shares.map(UserId), other) {
-                        (true, ..) => Some(OpenRefused::NumbersTaken),
-                        (_, _, None) => None,
-                        (_, Some(user), Some(Some(other))) if user == other => None,
-                        (_, Some(_), Some(Some(_))) => Some(OpenRefused::NameOfOtherUser),
-                        _ => Some(OpenRefused::NameTaken),
+                    let expected = match other {
+                        _ if full => Some(OpenRefused::NumbersTaken),
+                        None if kept.is_some_and(|(of, _)| Some(*of) != user) => Some(OpenRefused::NameKept),
+                        None => None,
+                        Some(other) if shares && other.shares_name => {
+                            (other.user != user).then_some(OpenRefused::NameOfOtherUser)
+                        }
+                        Some(_) => Some(OpenRefused::NameTaken),
                     };
-                    match registry.open(registration) {
+                    match registry.open(now_ns, registration) {
                         Ok(session) => {
                             assert_eq!(expected, None);
+                            model.kept.remove(&name(app));
                             assert!(model.sessions.insert(session, registration).is_none());
                         }
                         Err(refused) => assert_eq!(Some(refused), expected),
                     }
                 }
-                Op::Close(which) => {
+                Op::Close(which, keeps) => {
                     if let Some(&session) = model.sessions.keys().nth(which) {
-                        assert_eq!(registry.close(session), model.sessions.remove(&session));
+                        let closed = model.sessions.remove(&session);
+                        assert_eq!(registry.close(now_ns, session, keeps), closed);
                         registry.free(session);
+                        let Registration { name, user, .. } = closed.expect("it was open");
+                        if keeps
+                            && let Some(user) = user
+                            && model.of_name(name).next().is_none()
+                        {
+                            model.kept.insert(name, (user, now_ns + NAME_KEPT_NS));
+                        }
                     }
                 }
                 Op::Waits(which, waits) => {
@@ -185,8 +206,8 @@ proptest! {
 #[test]
 fn who_comes_back_finds_its_place_though_others_came_back_before() {
     let app = name(0);
-    let mut registry = Registry::new(SENDERS, SESSIONS);
-    let sessions = [registry.open(shared(app, 0)).unwrap(), registry.open(shared(app, 0)).unwrap()];
+    let mut registry = Registry::new(SENDERS, SESSIONS, NAME_KEPT_NS);
+    let sessions = [registry.open(0, shared(app, 0)).unwrap(), registry.open(0, shared(app, 0)).unwrap()];
     let peers: Vec<u32> = (1..=6).map(|identity| registry.join(app, identity).unwrap()).collect();
     let places: Vec<_> = peers.iter().map(|&peer| registry.session_of(peer).unwrap()).collect();
     for session in sessions {
@@ -223,13 +244,13 @@ fn who_comes_back_finds_its_place_though_others_came_back_before() {
 #[test]
 fn few_senders_move_at_a_tick_and_all_in_the_end() {
     let senders = 5 * spread::MOVES_MAX;
-    let mut registry = Registry::new(senders, SESSIONS);
+    let mut registry = Registry::new(senders, SESSIONS, NAME_KEPT_NS);
     let app = name(0);
-    let first = registry.open(shared(app, 0)).unwrap();
+    let first = registry.open(0, shared(app, 0)).unwrap();
     for identity in 0..senders {
         registry.join(app, u64::from(identity)).unwrap();
     }
-    let second = registry.open(shared(app, 0)).unwrap();
+    let second = registry.open(0, shared(app, 0)).unwrap();
     let mut ticks = 0;
     while registry.is_spreading() {
         let before = registry.senders_of(second);

@@ -21,6 +21,16 @@ const ACCEPT_BURST: usize = 32;
 /// ones waits to be closed.
 const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
+/// What was found at a listener.
+pub(crate) enum Accepted {
+    /// Nobody waits.
+    Nobody,
+    /// A connection, and where it comes from.
+    From(OwnedFd, Source),
+    /// A connection from a network that is not allowed, which is closed.
+    NotAllowed,
+}
+
 /// Transport that accepts connections.
 pub(crate) trait Accepting {
     /// Kind of the transport.
@@ -32,11 +42,11 @@ pub(crate) trait Accepting {
     /// Returns how many listeners it has.
     fn listeners(&self) -> usize;
 
-    /// Takes a connection that waits at a listener, if there is one, and returns where it comes from.
+    /// Takes a connection that waits at a listener, if there is one.
     ///
     /// # Errors
     /// The system has no descriptor or memory left for the connection. It stays waiting.
-    fn accept_at(&mut self, listener: usize) -> io::Result<Option<(OwnedFd, Source)>>;
+    fn accept_at(&mut self, listener: usize) -> io::Result<Accepted>;
 
     /// Begins or ends a pause, in which listeners wake nobody.
     fn set_pause(&mut self, tables: &mut Tables, pauses: bool);
@@ -69,11 +79,17 @@ pub(crate) trait Accepting {
             }
             let listener = self.strangers().take_turn(listeners);
             match self.accept_at(listener) {
-                Ok(Some((socket, source))) => {
+                Ok(Accepted::From(socket, source)) => {
                     (tries, without) = (tries + 1, 0);
                     self.welcome(tables, socket, source);
                 }
-                Ok(None) => without += 1,
+                // Who comes again and again pauses accepting as any newcomer does.
+                Ok(Accepted::NotAllowed) => {
+                    (tries, without) = (tries + 1, 0);
+                    self.strangers().count_newcomer();
+                    tables.counters.networks_refused += 1;
+                }
+                Ok(Accepted::Nobody) => without += 1,
                 // No descriptor is left: who has said nothing for longest gives one back.
                 Err(_) => match self.strangers().first() {
                     Some(first) => {

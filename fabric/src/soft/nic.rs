@@ -11,6 +11,7 @@ use super::transport::Transport;
 use crate::address::Address;
 use crate::limits::NicLimits;
 use crate::memory::SharedMemory;
+use crate::networks::Networks;
 use crate::nic::{
     Access, Completion, ConnectError, Counters, Event, Limits, ListenError, MemoryKey, Nic, Payload,
     PostError, PrivateData, Qp, ReadRequest, RegisterError, SendRequest, Sge, SrqEntry,
@@ -93,6 +94,12 @@ impl SoftNic {
     /// Returns the options that the NIC was built with, lowered to what its profile allows.
     pub fn options(&self) -> &SoftOptions {
         &self.tables.options
+    }
+
+    /// Takes connections over `tcp:` from these networks alone. Others are closed before anything is
+    /// allocated for them. Connections that there are stay.
+    pub fn accept_from(&mut self, networks: Networks) {
+        self.tcp.accept_from(networks);
     }
 
     fn kind_of(address: &Address) -> Option<Kind> {

@@ -153,6 +153,14 @@ impl VerbsNic {
             // The request may arrive over another device when addresses move between devices.
             return self.order(Order::Refuse { qp: None, id, words: nothing() });
         }
+        // Who cannot be told is in no network.
+        if !id
+            .peer()
+            .map_or_else(|| self.options.networks.are_all(), |peer| self.options.networks.contain(peer))
+        {
+            self.counters.networks_refused += 1;
+            return self.order(Order::Refuse { qp: None, id, words: nothing() });
+        }
         let Some(qp) = self.take_place(State::Requested) else {
             return self.order(Order::Refuse { qp: None, id, words: nothing() });
         };

@@ -1,6 +1,7 @@
 //! Options with which a NIC on verbs is built.
 
 use crate::limits::{CompletionQueues, Profile, Requirements};
+use crate::networks::Networks;
 use std::io;
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
@@ -50,6 +51,8 @@ pub struct VerbsOptions {
     /// Local address that connections leave from. `None` leaves the choice to `gid_index`, or to the kernel's
     /// routes.
     pub source: Option<IpAddr>,
+    /// Networks whose hosts may connect (default all).
+    pub networks: Networks,
     /// Limits that the NIC keeps to beside the device's. `None`: the device's limits alone.
     pub profile: Option<Profile>,
     /// Connections, including those that are being set up (default 1,024).
@@ -150,6 +153,7 @@ impl VerbsOptions {
         Self {
             device,
             source: None,
+            networks: Networks::default(),
             profile: None,
             qps_max: 1024,
             srq_entries_max: 4096,

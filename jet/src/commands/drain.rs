@@ -1,10 +1,10 @@
 //! Subcommand `jet drain`: lets this host's daemon finish the messages that it has, and then stop.
 
-use super::{fail, print, print_json};
+use super::admin::AdminSocket;
+use super::{print, print_json};
 use crate::values::parse_span_or_seconds;
-use jet_control::{CONTROL_SOCKET, ControlConnection, ControlRequest, ControlResponse};
+use jet_control::{ControlRequest, ControlResponse};
 use serde::{Deserialize, Serialize};
-use std::path::PathBuf;
 use std::process::ExitCode;
 use std::time::Duration;
 
@@ -12,9 +12,8 @@ use std::time::Duration;
 #[derive(Debug, clap::Args)]
 #[command(after_help = "Examples:\n  jet drain\n  jet drain --deadline 5 --json")]
 pub(super) struct Args {
-    /// The daemon's control socket.
-    #[arg(long, value_name = "PATH", default_value = CONTROL_SOCKET)]
-    control_socket: PathBuf,
+    #[command(flatten)]
+    socket: AdminSocket,
     /// Time after which the daemon stops anyway, in seconds or as 500ms [default: its shutdown.drain_ms; if
     /// it drains already, the deadline that it has].
     #[arg(long, value_name = "SPAN", value_parser = parse_span_or_seconds)]
@@ -37,21 +36,20 @@ pub struct DrainReport {
 
 pub(super) fn run(args: &Args) -> ExitCode {
     let deadline_ms = args.deadline.map(|deadline| u64::try_from(deadline.as_millis()).unwrap_or(u64::MAX));
-    let answer = ControlConnection::connect(&args.control_socket)
-        .and_then(|mut connection| connection.request(&ControlRequest::Drain { deadline_ms }));
-    match answer {
-        Ok((ControlResponse::Draining { deadline_ms, again }, _)) => {
-            if args.json {
-                print_json(&DrainReport { draining: true, deadline_ms, again });
-            } else {
-                let already = if again { " already" } else { "" };
-                let seconds = Duration::from_millis(deadline_ms).as_secs_f64();
-                print(&format!("the daemon drains{already}; it stops within {seconds} s\n"));
-            }
-            ExitCode::SUCCESS
+    let expected = |answer| match answer {
+        ControlResponse::Draining { deadline_ms, again } => Some((deadline_ms, again)),
+        _ => None,
+    };
+    match args.socket.ask(&ControlRequest::Drain { deadline_ms }, expected) {
+        Ok((deadline_ms, again)) if args.json => {
+            print_json(&DrainReport { draining: true, deadline_ms, again });
         }
-        Ok((ControlResponse::Error { message, .. }, _)) => fail(message),
-        Ok(_) => fail("the daemon's answer has another type; use the same build of Jet at both ends"),
-        Err(error) => fail(error),
+        Ok((deadline_ms, again)) => {
+            let already = if again { " already" } else { "" };
+            let seconds = Duration::from_millis(deadline_ms).as_secs_f64();
+            print(&format!("the daemon drains{already}; it stops within {seconds} s\n"));
+        }
+        Err(code) => return code,
     }
+    ExitCode::SUCCESS
 }

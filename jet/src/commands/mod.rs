@@ -1,10 +1,12 @@
 //! The tool `jet`: its command line, with a module for each subcommand.
 
+mod admin;
 mod cache;
 mod daemon;
 mod drain;
 pub(crate) mod log_lines;
 mod recv;
+mod reload;
 mod send;
 mod signals;
 pub(crate) mod status;
@@ -15,6 +17,7 @@ use std::process::ExitCode;
 
 pub(crate) use crate::output::{print, print_json};
 pub use drain::DrainReport;
+pub use reload::ReloadReport;
 pub(crate) use signals::wait_readable;
 pub use signals::{Signals, ignore_file_size_signal};
 
@@ -45,6 +48,7 @@ enum Command {
     Status(status::Args),
     Cache(cache::Args),
     Drain(drain::Args),
+    Reload(reload::Args),
     Demo(crate::demo::Args),
 }
 
@@ -65,6 +69,7 @@ pub fn main() -> ExitCode {
         Command::Status(args) => status::run(&args),
         Command::Cache(args) => cache::run(&args),
         Command::Drain(args) => drain::run(&args),
+        Command::Reload(args) => reload::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
     };
     output::exit_code(code)

@@ -11,10 +11,13 @@ pub use sections::{
 
 use super::cache::{CacheConfig, CacheConfigError};
 use crate::daemon::congestion::{CongestionConfig, CongestionConfigError};
+use crate::daemon::rights::{RightsConfig, RightsConfigError};
 use crate::log::LogConfig;
+use jet_control::protocol::admin_socket_beside;
 use jet_escape::{EscapeConfig, Thresholds};
 use jet_fabric::Address;
 use jet_fabric::memory::node_of_device;
+use jet_fabric::networks::{Network, NetworkError, Networks};
 use jet_reactor::workers::WORKERS_MAX;
 use jet_wire::segment::SegmentShape;
 use serde::{Deserialize, Serialize};
@@ -30,8 +33,14 @@ const DAY_MS: u64 = 24 * 60 * 60 * 1000;
 pub struct Config {
     /// Path of the Unix socket where applications register and tools send requests.
     pub control_socket: PathBuf,
+    /// Path of the Unix socket where operators command the daemon. If not set, `control_socket` with `-admin`
+    /// behind its name.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub admin_socket: Option<PathBuf>,
     /// Addresses where the daemon listens for senders. `shm:` and `tcp:` addresses may be mixed.
     pub listen: Vec<String>,
+    /// Networks from which senders may connect over `tcp:` and `rdma:`. Empty: from all.
+    pub networks: Vec<String>,
     /// Sizes and memory of the pool (Jet §4.1.3).
     pub pool: Pool,
     /// The pool's place in the last-level cache (Jet §5).
@@ -54,6 +63,8 @@ pub struct Config {
     pub nic: Nic,
     /// The RDMA device and its connections, for `rdma:` addresses.
     pub rdma: Rdma,
+    /// Who may register applications, and who may look.
+    pub rights: RightsConfig,
     /// Limit of the time that the daemon takes to stop.
     pub shutdown: Shutdown,
     /// Level and form of the daemon's log lines.
@@ -64,7 +75,9 @@ impl Default for Config {
     fn default() -> Self {
         Self {
             control_socket: PathBuf::from(jet_control::CONTROL_SOCKET),
+            admin_socket: None,
             listen: vec!["shm:/run/jet/nic.sock".to_owned()],
+            networks: Vec::new(),
             pool: Pool::default(),
             cache: CacheConfig::default(),
             read: Read::default(),
@@ -76,6 +89,7 @@ impl Default for Config {
             reactor: Reactor::default(),
             nic: Nic::default(),
             rdma: Rdma::default(),
+            rights: RightsConfig::default(),
             shutdown: Shutdown::default(),
             log: LogConfig::default(),
         }
@@ -116,6 +130,9 @@ pub enum ConfigError {
     /// A text in `listen` is not an address.
     #[error("configuration: listen: {0}")]
     Address(#[from] jet_fabric::AddressError),
+    /// A text in `networks` is no network.
+    #[error("configuration: networks: {0}")]
+    Network(#[from] NetworkError),
     /// The list `listen` is empty.
     #[error(
         "configuration: listen is empty; name at least one address, as in listen = \
@@ -208,6 +225,15 @@ pub enum ConfigError {
     /// The section `[congestion]` is invalid.
     #[error("configuration: {0}")]
     Congestion(#[from] CongestionConfigError),
+    /// The section `[rights]` is invalid.
+    #[error("configuration: {0}")]
+    Rights(#[from] RightsConfigError),
+    /// The control socket and the admin socket have one path.
+    #[error("configuration: control_socket and admin_socket are both {}; write two paths", path.display())]
+    OneSocket {
+        /// The path.
+        path: PathBuf,
+    },
 }
 
 fn place(file: Option<&Path>) -> String {
@@ -256,6 +282,7 @@ impl Config {
             Err(error) => return Err(refused(as_a_word(table, &error).unwrap_or(error))),
         };
         config.addresses()?;
+        config.networks()?;
         config.check_spans()?;
         config.check_rdma()?;
         config.core(1)?.check()?;
@@ -267,6 +294,7 @@ impl Config {
         }
         config.cache.check()?;
         config.congestion.check()?;
+        config.rights.check(config.admission.classes)?;
         Ok(config)
     }
 
@@ -276,8 +304,8 @@ impl Config {
     /// Returns [`ConfigError::Path`] if the control socket was named on the command line by bytes that are no
     /// text.
     pub fn to_toml(&self) -> Result<String, ConfigError> {
-        let path = &self.control_socket;
-        if path.to_str().is_none() {
+        let paths = [Some(&self.control_socket), self.admin_socket.as_ref()];
+        if let Some(path) = paths.into_iter().flatten().find(|path| path.to_str().is_none()) {
             return Err(ConfigError::Path { path: path.clone() });
         }
         Ok(toml::to_string(self).expect("a configuration is TOML, except for paths that are no text"))
@@ -289,6 +317,7 @@ impl Config {
         for (key, found, max) in [
             ("admission.aging_ms", self.admission.aging_ms, DAY_MS),
             ("session.quarantine_ms", self.session.quarantine_ms, DAY_MS),
+            ("session.name_kept_ms", self.session.name_kept_ms, DAY_MS),
             ("escape.straggler_us", self.escape.straggler_us, DAY_MS * 1000),
             ("reactor.spin_us_max", self.reactor.spin_us_max, 1_000_000),
             ("shutdown.drain_ms", self.shutdown.drain_ms, DAY_MS),
@@ -320,6 +349,34 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Returns the path of the admin socket.
+    pub fn admin_socket(&self) -> PathBuf {
+        self.admin_socket.clone().unwrap_or_else(|| admin_socket_beside(&self.control_socket))
+    }
+
+    /// Checks that the control plane's sockets have two paths. The caller calls this function after
+    /// `--control-socket` has replaced the path.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::OneSocket`].
+    pub fn check_sockets(&self) -> Result<(), ConfigError> {
+        let path = self.admin_socket();
+        if path == self.control_socket { Err(ConfigError::OneSocket { path }) } else { Ok(()) }
+    }
+
+    /// Parses the networks from which senders may connect.
+    ///
+    /// # Errors
+    /// Returns [`ConfigError::Network`].
+    pub fn networks(&self) -> Result<Networks, ConfigError> {
+        if self.networks.is_empty() {
+            return Ok(Networks::default());
+        }
+        let networks: Vec<Network> =
+            self.networks.iter().map(|text| text.parse()).collect::<Result<_, _>>()?;
+        Ok(Networks::only(networks))
     }
 
     /// Parses and checks the addresses to listen on.
@@ -416,6 +473,7 @@ impl Config {
             session_slots: self.session.slots,
             session_messages: self.session.messages,
             quarantine_ns: self.session.quarantine_ms.saturating_mul(1_000_000),
+            name_kept_ns: self.session.name_kept_ms.saturating_mul(1_000_000),
             heartbeat_ns: self.limits.heartbeat_ms.saturating_mul(1_000_000),
             escape: EscapeConfig {
                 enabled: self.escape.enabled,

@@ -64,7 +64,8 @@ impl Launch<'_> {
             NicThread::Off => false,
             NicThread::Auto => cores > 2,
         };
-        let nic = SoftNic::new(options).map_err(no_software_nic)?;
+        let mut nic = SoftNic::new(options).map_err(no_software_nic)?;
+        nic.accept_from(config.networks()?);
         let cache = cache_near(config, &nic)?;
         if !threaded {
             return self.on(nic, false, cache);
@@ -293,6 +294,7 @@ pub fn verbs_options(config: &Config, listen: &str) -> Result<VerbsOptions, Daem
     };
     let sizes = sizes(config);
     Ok(VerbsOptions {
+        networks: config.networks()?,
         qps_max: sizes.qps_max,
         srq_entries_max: sizes.srq_entries_max,
         reads_max: sizes.reads_max,

@@ -1,5 +1,6 @@
 //! The daemon: a reactor thread moves the data, and a tokio runtime runs the control plane.
 
+mod audit;
 pub mod cache;
 pub mod config;
 pub mod congestion;
@@ -11,6 +12,7 @@ mod launch;
 mod peer_process;
 pub mod rdma;
 mod reactor;
+pub mod rights;
 pub mod status;
 
 pub use config::{Config, ConfigError};
@@ -22,8 +24,8 @@ use crate::output::print;
 use cache::CacheError;
 use congestion::CongestionControl;
 use control::places::{Places, Room, Source};
-use control::{ControlContext, log_made_room, refuse_connection};
-use control_socket::RemoveOnDrop;
+use control::{ControlContext, Entrance, log_made_room, refuse_connection};
+use control_socket::{ADMIN_MODE, RemoveOnDrop, SOCKET_MODE};
 use drain::{Asked, Drain};
 use jet_fabric::advice::{Advised, advised};
 use jet_fabric::limits::LimitError;
@@ -33,6 +35,7 @@ use jet_fabric::verbs::VerbsError;
 use launch::Launch;
 use rdma::RdmaLogger;
 use reactor::{Command, Commands, Ringer};
+use rights::{ReadRights, RightsKeeper, accounts};
 use status::{Sources, StatusCache};
 use std::io;
 use std::path::PathBuf;
@@ -40,6 +43,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::net::UnixStream;
+use tokio::net::unix::SocketAddr;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::oneshot;
 
@@ -187,6 +191,7 @@ impl DaemonArgs {
         if let Some(path) = &self.control_socket {
             config.control_socket.clone_from(path);
         }
+        config.check_sockets()?;
         Ok(config)
     }
 }
@@ -199,7 +204,8 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
             return Ok(());
         }
         log::configure(&config.log);
-        run(&config)
+        let args = args.clone();
+        run(&config, Arc::new(move || Ok(args.load()?.rights)))
     });
     match result {
         Ok(()) => ExitCode::SUCCESS,
@@ -210,18 +216,22 @@ pub fn run_from_args(args: &DaemonArgs) -> ExitCode {
     }
 }
 
-/// Runs the daemon until it is told to stop: by SIGTERM, SIGINT, SIGHUP, or `jet drain`.
+/// Runs the daemon until it is told to stop: by SIGTERM, SIGINT, SIGHUP, or `jet drain`. `read_rights` reads
+/// the rights again, where an operator asks for that.
 ///
 /// # Errors
 /// Returns [`DaemonError`] if the daemon cannot start, or the reactor ends too early.
-pub fn run(config: &Config) -> Result<(), DaemonError> {
+fn run(config: &Config, read_rights: ReadRights) -> Result<(), DaemonError> {
     // Each sender takes one descriptor, and each application four.
     crate::descriptors::raise_limit();
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()
         .map_err(system("cannot start the control plane"))?;
-    runtime.block_on(run_control_plane(config))
+    let result = runtime.block_on(run_control_plane(config, read_rights));
+    // A database of users that does not answer must not keep the daemon from ending.
+    runtime.shutdown_background();
+    result
 }
 
 /// Logs lines about the RDMA port. The first word of such a line stands for its kind: what happened to the
@@ -242,13 +252,17 @@ const ACCEPT_AGAIN: Duration = Duration::from_millis(100);
 
 /// Runs the control plane: starts the reactor, serves the control socket, and ends both when the daemon
 /// stops.
-async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
+async fn run_control_plane(config: &Config, read_rights: ReadRights) -> Result<(), DaemonError> {
     let mut terminate = signal(SignalKind::terminate()).map_err(system("cannot watch for SIGTERM"))?;
     let mut interrupt = signal(SignalKind::interrupt()).map_err(system("cannot watch for SIGINT"))?;
     let mut hangup = signal(SignalKind::hangup()).map_err(system("cannot watch for SIGHUP"))?;
     check_cpu(config.reactor.cpu)?;
-    let listener = control_socket::bind(&config.control_socket)?;
+    let rights = accounts::resolve(&config.rights).map_err(ConfigError::from)?;
+    let admin_socket = config.admin_socket();
+    let listener = control_socket::bind(&config.control_socket, SOCKET_MODE)?;
     let _socket = RemoveOnDrop::new(&config.control_socket);
+    let admin_listener = control_socket::bind(&admin_socket, ADMIN_MODE)?;
+    let _admin_socket = RemoveOnDrop::new(&admin_socket);
     // Dropping this restores the NIC's settings, whichever way this function returns.
     let congestion = CongestionControl::start(&config.congestion, &config.control_socket)?;
     let (commands, inbox) = Commands::new().map_err(system("cannot make the command queue"))?;
@@ -280,24 +294,20 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
             rdma: started.rdma.clone(),
         }),
         drain: Arc::clone(&drain),
+        rights: RightsKeeper::new(rights, read_rights),
+        control_socket: config.control_socket.clone(),
+        admin_socket,
     });
     let mut rdma = RdmaLogger::new(started.rdma);
     log_rdma(&rdma.changes());
     started.cache.warm(&context.pool, config.reactor.cpu);
-    let mut door = Door { context: Arc::clone(&context), places: Places::new(), closed: 0 };
+    let mut door = Door::new(&context, Entrance::Applications);
+    let mut admin_door = Door { others: Some(door.places.clone()), ..Door::new(&context, Entrance::Admin) };
     let (mut draining, mut interrupted) = (false, false);
     loop {
         tokio::select! {
-            accepted = listener.accept() => {
-                let pause = match accepted {
-                    Ok((stream, _)) => door.let_in(stream),
-                    Err(error) => Some(door.make_room(&error)),
-                };
-                // Waiting also lets connections end whose places were taken.
-                if let Some(pause) = pause {
-                    tokio::time::sleep(pause).await;
-                }
-            }
+            accepted = listener.accept() => door.open_to(accepted).await,
+            accepted = admin_listener.accept() => admin_door.open_to(accepted).await,
             () = rdma.changed() => log_rdma(&rdma.changes()),
             _ = terminate.recv() => log_repeated_drain("SIGTERM", drain.ask(None)),
             _ = hangup.recv() => log_repeated_drain("SIGHUP", drain.ask(None)),
@@ -325,15 +335,34 @@ async fn run_control_plane(config: &Config) -> Result<(), DaemonError> {
     }
 }
 
-/// Accepting of control connections.
+/// Accepting of connections at one of the two sockets, which has places of its own.
 struct Door {
     context: Arc<ControlContext>,
+    entrance: Entrance,
     places: Places,
+    /// Places at the other socket, where connections go for want of descriptors, too.
+    others: Option<Places>,
     /// Connections closed for others since the last pause.
     closed: u32,
 }
 
 impl Door {
+    fn new(context: &Arc<ControlContext>, entrance: Entrance) -> Self {
+        Self { context: Arc::clone(context), entrance, places: Places::new(), others: None, closed: 0 }
+    }
+
+    /// Lets in whoever was accepted, and pauses where that is due.
+    async fn open_to(&mut self, accepted: io::Result<(UnixStream, SocketAddr)>) {
+        let pause = match accepted {
+            Ok((stream, _)) => self.let_in(stream),
+            Err(error) => Some(self.make_room(&error)),
+        };
+        // Waiting also lets connections end whose places were taken.
+        if let Some(pause) = pause {
+            tokio::time::sleep(pause).await;
+        }
+    }
+
     /// Gives a connection a place and serves it, or refuses it. Returns for how long accepting is to pause.
     fn let_in(&mut self, stream: UnixStream) -> Option<Duration> {
         let source = Source::of(&stream);
@@ -343,7 +372,7 @@ impl Door {
             Some((place, gone)) => {
                 self.closed += u32::from(gone.is_some());
                 gone.into_iter().for_each(log_made_room);
-                tokio::spawn(control::serve(Arc::clone(&self.context), stream, place));
+                tokio::spawn(control::serve(Arc::clone(&self.context), stream, place, self.entrance));
             }
             None => {
                 self.closed += 1;
@@ -359,7 +388,9 @@ impl Door {
     /// Closes the connection that has been idle longest, after the system had no descriptor for another.
     fn make_room(&self, error: &io::Error) -> Duration {
         tracing::warn!("cannot accept a control connection: {}", advised(error));
-        match self.places.make_room(Instant::now()) {
+        let now = Instant::now();
+        let others = || self.others.as_ref().and_then(|others| others.make_room(now));
+        match self.places.make_room(now).or_else(others) {
             Some(room) => {
                 if let Room::MadeBy(gone) = room {
                     log_made_room(gone);

@@ -7,6 +7,7 @@ use crate::backoff::Backoff;
 use crate::commands::status::ask;
 use crate::commands::{Signals, wait_readable};
 use crate::progress::{self, Progress};
+use jet_control::protocol::admin_socket_beside;
 use jet_control::status::Status;
 use jet_control::{ControlConnection, ControlRequest};
 use std::ffi::OsStr;
@@ -349,7 +350,7 @@ impl Run<'_> {
 /// Asks the daemon to drain. Ignores errors: [`Run::end`] fails if the daemon does not end.
 fn drain(control: &Path) {
     const DEADLINE_MS: u64 = 5000;
-    if let Ok(mut connection) = ControlConnection::connect(control) {
+    if let Ok(mut connection) = ControlConnection::connect(&admin_socket_beside(control)) {
         let _ = connection.request(&ControlRequest::Drain { deadline_ms: Some(DEADLINE_MS) });
     }
 }

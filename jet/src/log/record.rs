@@ -57,7 +57,7 @@ impl<S: Subscriber> tracing_subscriber::Layer<S> for Layer {
             event.record(&mut names);
             let kind = Kind {
                 place: Place::Source(metadata.callsite(), names.kind),
-                subject: names.application.or(names.peer).or(names.process),
+                subject: names.user.or(names.application).or(names.peer).or(names.process),
             };
             match self.writer.admit(&kind) {
                 Some(before) => left_out = before,
@@ -87,6 +87,9 @@ struct Names {
     peer: Option<u64>,
     /// Process that is no application, or not yet.
     process: Option<u64>,
+    /// User who did it, in a line of the audit. It counts before all others: whoever asks chooses the name of
+    /// the application that it asks for.
+    user: Option<u64>,
 }
 
 impl Names {
@@ -96,6 +99,7 @@ impl Names {
             "application" => Some(&mut self.application),
             "peer" => Some(&mut self.peer),
             "process" => Some(&mut self.process),
+            "user" => Some(&mut self.user),
             _ => None,
         }
     }
@@ -204,6 +208,20 @@ mod tests {
         });
         let about = |application| lines.iter().filter(|line| line.contains(application)).count();
         assert_eq!((about("store"), about("other")), (8, 3));
+    }
+
+    #[test]
+    fn lines_about_a_user_are_its_own_whatever_names_it_asks_for() {
+        let lines = lines(|| {
+            for (user, names) in [(7_u32, 100), (8, 3)] {
+                for name in 0..names {
+                    let application = format!("invented-{name}");
+                    tracing::warn!(user, application, "denied");
+                }
+            }
+        });
+        let of = |user| lines.iter().filter(|line| line.contains(user)).count();
+        assert_eq!((of("\"user\":7"), of("\"user\":8")), (8, 3));
     }
 
     #[test]

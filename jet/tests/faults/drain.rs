@@ -6,6 +6,7 @@ use crate::hand_session::HandSession;
 use crate::rig::{Actor, Rig, random_for};
 use crate::traffic::Traffic;
 use jet_client::send::{AckStatus, RetryPolicy, SendConnectError, Sender};
+use jet_control::protocol::admin_socket_beside;
 use jet_control::{ControlConnection, ControlRequest, ControlResponse, ErrorCode};
 use jet_fabric::Address;
 use jet_test_support::random::Random;
@@ -98,7 +99,8 @@ fn a_drain_that_takes_too_long_ends_all_the_same() {
 /// Asks for a drain, like `jet drain`. Returns the milliseconds that are left of it, and whether one was
 /// under way already.
 fn ask_for_drain(rig: &Rig, deadline_ms: Option<u64>) -> (u64, bool) {
-    let mut connection = ControlConnection::connect(&rig.control()).expect("the daemon answers");
+    let mut connection =
+        ControlConnection::connect(&admin_socket_beside(&rig.control())).expect("the daemon answers");
     match connection.request(&ControlRequest::Drain { deadline_ms }).expect("an answer").0 {
         ControlResponse::Draining { deadline_ms, again } => (deadline_ms, again),
         other => panic!("{other:?}"),

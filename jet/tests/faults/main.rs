@@ -34,6 +34,7 @@ mod receiver_timeout;
 mod region_places;
 mod replies;
 mod rig;
+mod rights;
 mod shared_senders;
 mod shared_sessions;
 mod silent;

@@ -65,7 +65,7 @@ fn a_process_that_breaks_session_after_session_does_not_take_the_pool() {
     // The others are still served. The log names the process once, and what it keeps.
     traffic.round();
     let pid = faulty.process.id();
-    let named = format!("(application broken, process {pid})");
+    let named = format!("(audit ended, application broken, process {pid}, ");
     let said = until("the log to name it", || {
         let said = rig.daemon().stderr_text();
         said.contains(&named).then_some(said)

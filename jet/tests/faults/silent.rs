@@ -36,6 +36,30 @@ fn delay_of_new_senders(address: &Address) -> Duration {
 }
 
 #[test]
+fn a_host_of_no_allowed_network_reaches_no_application() {
+    for thread in nic_threads() {
+        let rig = Rig::start_on_software(&[thread, "networks=['192.0.2.0/24', '2001:db8::/32']"]);
+        let _application = rig.application(Role::Consumer, "store");
+        let [shm, tcp] = &rig.addresses()[..] else { panic!("two addresses") };
+        let refused = Sender::connect(&Rig::sender_options(tcp, "store").connect_timeout(DELAY_MAX));
+        assert!(refused.is_err());
+        let status = rig.wait_status("the count", |status| status.nic.networks_refused > 0);
+        assert_eq!(status.peer_count, 0);
+        // Who is on this host comes from no network.
+        drop(Rig::sender(shm, "store"));
+        let rig = Rig::start_on_software(&[thread, "networks=['192.0.2.0/24', '127.0.0.1']"]);
+        drop(Rig::sender(&rig.addresses()[1], "store"));
+        assert_eq!(rig.status().nic.networks_refused, 0);
+    }
+}
+
+#[test]
+fn networks_are_read_and_those_that_are_none_named() {
+    let said = Rig::refusal(&["networks=['10.0.0.1/8']"]);
+    assert!(said.contains("networks: '10.0.0.1/8' has bits that do not count; write 10.0.0.0/8"), "{said}");
+}
+
+#[test]
 fn hundreds_of_silent_connections_hold_up_no_new_sender() {
     let mut random = random_for("silent", 40);
     for &threads in nic_threads() {

@@ -255,9 +255,10 @@ fn lines_are_objects_with_levels_and_fields_where_that_is_asked_for() {
     let _rude = speak_after_registering(&host);
     let lines = until("the line about it", || {
         let lines = objects(&daemon.stderr_text());
-        lines.iter().any(|line| line["application"] == "rude").then_some(lines)
+        lines.iter().any(|line| line["audit"] == "ended").then_some(lines)
     });
-    let about = lines.iter().find(|line| line["application"] == "rude").expect("it is there");
+    let about = lines.iter().find(|line| line["audit"] == "ended").expect("it is there");
+    assert_eq!(about["application"], "rude", "{about}");
     assert_eq!((&about["level"], &about["program"]), (&"warn".into(), &"jetd".into()), "{about}");
     assert_eq!(about["process"], std::process::id(), "{about}");
     assert!(about["message"].as_str().expect("text").contains("a session is ended"), "{about}");
@@ -313,9 +314,9 @@ fn less_important_lines_are_left_out_where_that_is_asked_for() {
     let daemon = host.daemon_with(&["log.level=warn"]);
     let _rude = speak_after_registering(&host);
     let said = until("the line about it", || {
-        Some(daemon.stderr_text()).filter(|said| said.contains("(application rude"))
+        Some(daemon.stderr_text()).filter(|said| said.contains("(audit ended, application rude"))
     });
-    assert!(!said.contains("listening on"), "{said}");
+    assert!(!said.contains("listening on") && !said.contains("audit registered"), "{said}");
 }
 
 /// Checks that a daemon tells why it does not start where no thread can be started: not even the log's.

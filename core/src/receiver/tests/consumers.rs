@@ -29,7 +29,7 @@ impl Bench {
 }
 
 fn shared(app: &str, user: u32) -> Registration {
-    Registration { shares_with: Some(UserId(user)), ..Registration::new(name(app)) }
+    Registration { user: Some(UserId(user)), shares_name: true, ..Registration::new(name(app)) }
 }
 
 #[test]
@@ -37,7 +37,7 @@ fn a_name_is_shared_by_sessions_of_one_user_that_all_say_so() {
     let mut bench = Bench::new(config());
     bench.open_shared("store");
     bench.open_shared("store");
-    let mut open = |registration| bench.receiver.handle_session_opened(registration);
+    let mut open = |registration| bench.receiver.handle_session_opened(0, registration);
     assert_eq!(open(Registration::new(name("store"))), Err(OpenError::NameTaken), "it does not share");
     assert_eq!(open(shared("store", 2)), Err(OpenError::NameOfOtherUser));
     assert!(OpenError::NameOfOtherUser.to_string().contains("another user"));

@@ -292,7 +292,7 @@ impl Bench {
     }
 
     fn open_with(&mut self, registration: Registration) -> SessionId {
-        self.receiver.handle_session_opened(registration).unwrap()
+        self.receiver.handle_session_opened(self.now_ns, registration).unwrap()
     }
 
     fn join(&mut self, app: &str) -> PeerId {

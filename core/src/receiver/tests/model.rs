@@ -109,7 +109,7 @@ proptest! {
             .iter()
             .map(|app| {
                 let registration = Registration { takes_memory, ..Registration::new(name(app)) };
-                bench.receiver.handle_session_opened(registration).ok()
+                bench.receiver.handle_session_opened(bench.now_ns, registration).ok()
             })
             .collect();
         let mut senders: Vec<Sender> = (0..4).map(|_| Sender::default()).collect();
@@ -199,7 +199,8 @@ proptest! {
                     left.retain(|key, _| key.0 != session.0);
                     let app = name(apps[usize::from(n)]);
                     let registration = Registration { takes_memory, ..Registration::new(app) };
-                    sessions[usize::from(n)] = bench.receiver.handle_session_opened(registration).ok();
+                    let opened = bench.receiver.handle_session_opened(bench.now_ns, registration);
+                    sessions[usize::from(n)] = opened.ok();
                 },
                 Op::Pin(..) | Op::Copied(_) | Op::Checked(_) | Op::NoRoom(_) | Op::Wait | Op::Poison(..) => {}
             }

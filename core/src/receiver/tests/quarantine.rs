@@ -13,7 +13,9 @@ fn fault(bench: &mut Bench, session: SessionId) {
 
 fn open_as(bench: &mut Bench, app: &str, process: Option<u32>) -> Result<SessionId, OpenError> {
     let process = process.map(ProcessId);
-    bench.receiver.handle_session_opened(Registration { process, ..Registration::new(name(app)) })
+    bench
+        .receiver
+        .handle_session_opened(bench.now_ns, Registration { process, ..Registration::new(name(app)) })
 }
 
 /// Sends a small message, which the session holds, and breaks the session.

@@ -146,7 +146,7 @@ fn nobody_registered_and_too_large_and_draining_are_answered() {
     let statuses: Vec<AckStatus> = bench.world.ends.iter().map(|end| end.2).collect();
     assert_eq!(statuses, [AckStatus::NoApp, AckStatus::NoApp, AckStatus::TooLarge, AckStatus::Draining]);
     assert!(bench.whole() && bench.receiver.is_drained());
-    assert!(bench.receiver.handle_session_opened(Registration::new(name("late"))).is_err());
+    assert!(bench.receiver.handle_session_opened(bench.now_ns, Registration::new(name("late"))).is_err());
 }
 
 #[test]

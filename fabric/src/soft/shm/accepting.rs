@@ -6,7 +6,7 @@
 use super::Shm;
 use super::connection::Connection;
 use super::control::said;
-use crate::soft::accepting::Accepting;
+use crate::soft::accepting::{Accepted, Accepting};
 use crate::soft::strangers::{Said, Strangers};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
@@ -48,8 +48,9 @@ impl Accepting for Shm {
         self.listeners.len()
     }
 
-    fn accept_at(&mut self, listener: usize) -> io::Result<Option<(OwnedFd, Source)>> {
-        self.listeners[listener].accept()
+    fn accept_at(&mut self, listener: usize) -> io::Result<Accepted> {
+        let found = self.listeners[listener].accept()?;
+        Ok(found.map_or(Accepted::Nobody, |(socket, source)| Accepted::From(socket, source)))
     }
 
     fn set_pause(&mut self, tables: &mut Tables, pauses: bool) {

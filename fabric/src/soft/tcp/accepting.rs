@@ -7,7 +7,7 @@ use super::connection::Phase;
 use super::frame::{FRAME_BYTES, Frame};
 use super::socket::{self, IoOutcome};
 use crate::nic::PRIVATE_DATA_MAX;
-use crate::soft::accepting::Accepting;
+use crate::soft::accepting::{Accepted, Accepting};
 use crate::soft::strangers::{Said, Strangers};
 use crate::soft::tables::Tables;
 use crate::soft::tables::qps::QpState;
@@ -33,9 +33,9 @@ impl Accepting for Tcp {
         self.listeners.len()
     }
 
-    fn accept_at(&mut self, listener: usize) -> io::Result<Option<(OwnedFd, Source)>> {
+    fn accept_at(&mut self, listener: usize) -> io::Result<Accepted> {
         let listener = &mut self.listeners[listener];
-        if listener.ready { listener.accept() } else { Ok(None) }
+        if listener.ready { listener.accept(&self.networks) } else { Ok(Accepted::Nobody) }
     }
 
     fn set_pause(&mut self, _tables: &mut Tables, pauses: bool) {

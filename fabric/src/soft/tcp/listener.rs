@@ -2,7 +2,9 @@
 
 use super::socket;
 use crate::address::Address;
+use crate::networks::Networks;
 use crate::nic::ListenError;
+use crate::soft::accepting::Accepted;
 use crate::source::Source;
 use rustix::io::Errno;
 use std::io;
@@ -41,13 +43,16 @@ impl Listener {
     /// # Errors
     /// The system has no descriptor or memory left for the connection. It stays waiting; the caller should
     /// try again later.
-    pub(super) fn accept(&mut self) -> io::Result<Option<(OwnedFd, Source)>> {
+    pub(super) fn accept(&mut self, networks: &Networks) -> io::Result<Accepted> {
         loop {
             match socket::accept(self.socket.as_fd()) {
-                Ok((socket, address)) => return Ok(Some((socket, Source::of_address(address)))),
+                Ok((socket, address)) if networks.contain(address) => {
+                    return Ok(Accepted::From(socket, Source::of_address(address)));
+                }
+                Ok(_) => return Ok(Accepted::NotAllowed),
                 Err(Errno::AGAIN) => {
                     self.ready = false;
-                    return Ok(None);
+                    return Ok(Accepted::Nobody);
                 }
                 // A signal came, or the peer has gone already.
                 Err(Errno::INTR | Errno::CONNABORTED) => {}

@@ -28,6 +28,7 @@ use super::tables::Tables;
 use super::token::{Kind, Place, Token};
 use super::transport::Transport;
 use crate::address::Address;
+use crate::networks::Networks;
 use crate::nic::{
     ConnectError, DisconnectReason, ListenError, MemoryKey, PostError, PrivateData, Qp, SendRequest,
 };
@@ -87,6 +88,7 @@ pub(crate) struct Tcp {
     /// Polls since the socket of the only connection was read without an event.
     polls_since_read: u32,
     listeners: Vec<Listener>,
+    networks: Networks,
     /// Accepted connections whose request has not arrived.
     strangers: Strangers,
     /// Whether accepting pauses: the system has nothing left for another connection, or too many newcomers
@@ -97,6 +99,11 @@ pub(crate) struct Tcp {
 }
 
 impl Tcp {
+    /// Takes connections from these networks alone.
+    pub(super) fn accept_from(&mut self, networks: Networks) {
+        self.networks = networks;
+    }
+
     /// Whether it ever listened or connected: where not, [`Transport::flush`] and [`Transport::progress`]
     /// have nothing to do.
     #[inline]
@@ -294,6 +301,7 @@ impl Transport for Tcp {
             last: 0,
             polls_since_read: 0,
             listeners: Vec::new(),
+            networks: Networks::default(),
             strangers: Strangers::new(Kind::Tcp),
             accepts_nobody: false,
             idle_polls: 0,

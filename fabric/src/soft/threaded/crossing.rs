@@ -249,7 +249,7 @@ pub(super) struct Shared {
     pub(super) stop: AtomicBool,
     /// Whether the thread panicked.
     pub(super) dead: AtomicBool,
-    counters: [AtomicU64; 7],
+    counters: [AtomicU64; 8],
 }
 
 impl Shared {
@@ -264,18 +264,37 @@ impl Shared {
     }
 
     pub(super) fn store_counters(&self, counters: &Counters) {
-        let Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, .. } = *counters;
-        for (place, value) in
-            self.counters.iter().zip([receives, sends, reads, bytes_in, rnr, flushed, protocol_errors])
-        {
+        let Counters {
+            receives,
+            sends,
+            reads,
+            bytes_in,
+            rnr,
+            flushed,
+            protocol_errors,
+            networks_refused,
+            ..
+        } = *counters;
+        let values = [receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, networks_refused];
+        for (place, value) in self.counters.iter().zip(values) {
             place.store(value, Ordering::Relaxed);
         }
     }
 
     pub(super) fn counters(&self) -> Counters {
-        let [receives, sends, reads, bytes_in, rnr, flushed, protocol_errors] =
+        let [receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, networks_refused] =
             std::array::from_fn(|index| self.counters[index].load(Ordering::Relaxed));
-        // The other counters are those of devices.
-        Counters { receives, sends, reads, bytes_in, rnr, flushed, protocol_errors, ..Counters::default() }
+        Counters {
+            receives,
+            sends,
+            reads,
+            bytes_in,
+            rnr,
+            flushed,
+            protocol_errors,
+            networks_refused,
+            // The other counters are those of devices.
+            ..Counters::default()
+        }
     }
 }

@@ -148,6 +148,9 @@ pub struct Session {
     /// Minimum time in milliseconds for which a dead application's slabs stay unused.
     #[serde(deserialize_with = "values::milliseconds")]
     pub quarantine_ms: u64,
+    /// Time in milliseconds for which a name stays its user's after the last application that had it.
+    #[serde(deserialize_with = "values::milliseconds")]
+    pub name_kept_ms: u64,
 }
 
 /// Limits at which escape from pressure acts, and of the memory that escape may take.
@@ -344,6 +347,7 @@ impl Default for Session {
             slots: core.session_slots,
             messages: core.session_messages,
             quarantine_ms: core.quarantine_ns / 1_000_000,
+            name_kept_ms: core.name_kept_ns / 1_000_000,
         }
     }
 }

@@ -54,7 +54,8 @@ pub const ANSWER_TAKEN_WITHIN: Duration = Duration::from_secs(1);
 pub struct Source {
     /// Number of the process, if it is known.
     pub process: Option<i32>,
-    pub(super) user: u32,
+    /// Number of its user.
+    pub user: u32,
 }
 
 impl Source {

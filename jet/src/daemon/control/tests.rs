@@ -1,7 +1,7 @@
 //! Tests of the control socket over a reactor that only answers commands.
 
 use super::places::{ANSWER_TAKEN_WITHIN, Gone, PLACES, Place, Places, RESERVED, Source, Why};
-use super::{ControlContext, refuse_connection, serve};
+use super::{ControlContext, Entrance, refuse_connection, serve};
 use crate::daemon::cache::published::standing_still;
 use crate::daemon::cache::{CacheConfig, CacheControl, CacheView, Reserve};
 use crate::daemon::config::Config;
@@ -9,6 +9,8 @@ use crate::daemon::congestion::{CongestionConfig, CongestionControl};
 use crate::daemon::drain::Drain;
 use crate::daemon::rdma::RdmaView;
 use crate::daemon::reactor::{Command, CommandInbox, Commands, OpenSessionError, Ringer};
+use crate::daemon::rights::config::{RegisterRule, RightsConfig};
+use crate::daemon::rights::{Rights, RightsKeeper, Viewers, accounts};
 use crate::daemon::status::{About, Sources, StatusCache};
 use jet_control::connection::{ANSWER_TIMEOUT, Look};
 use jet_control::protocol::{Incarnation, PROTOCOL_VERSION, Register};
@@ -33,6 +35,11 @@ struct ControlPlane {
 impl ControlPlane {
     /// Starts a control plane whose status has this view of the cache, or that of a cache without changes.
     fn start(folder: &Path, view: Option<CacheView>) -> Self {
+        Self::start_with(folder, view, Rights::default())
+    }
+
+    /// Starts a control plane with these rights.
+    fn start_with(folder: &Path, view: Option<CacheView>, rights: Rights) -> Self {
         // One thread runs everything, as in the daemon: whatever blocks holds up all clients.
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
         let inside = runtime.enter();
@@ -71,16 +78,27 @@ impl ControlPlane {
             status,
             incarnation: 7,
             drain: Arc::new(Drain::new(Duration::ZERO)),
+            rights: RightsKeeper::new(rights, Arc::new(|| Ok(RightsConfig::default()))),
+            control_socket: socket,
+            admin_socket: folder.join("jetd-admin.sock"),
         });
         drop(inside);
         Self { context, inbox: Some(inbox), places: Places::new(), runtime }
     }
 
     fn client(&self) -> ControlConnection {
+        self.client_at(Entrance::Applications)
+    }
+
+    fn client_at(&self, entrance: Entrance) -> ControlConnection {
         let (near, far) = self.pair();
         let (place, _) = self.enter(&far).expect("a place");
-        self.runtime.spawn(serve(Arc::clone(&self.context), far, place));
+        self.serve(far, place, entrance);
         near
+    }
+
+    fn serve(&self, far: Arc<tokio::net::UnixStream>, place: Place, entrance: Entrance) {
+        self.runtime.spawn(serve(Arc::clone(&self.context), far, place, entrance));
     }
 
     /// Makes a connection that is not served yet: a client's end and the daemon's.
@@ -221,6 +239,56 @@ fn a_client_of_another_version_is_refused_for_its_version_whatever_else_it_asks(
 }
 
 #[test]
+fn each_socket_takes_its_own_requests() {
+    let folder = tempfile::tempdir().unwrap();
+    let rights = RightsConfig { look: Viewers::Admin, ..RightsConfig::default() };
+    let drain = ControlRequest::Drain { deadline_ms: Some(600_000) };
+    for look in [Viewers::Applications, Viewers::Admin] {
+        let rights = accounts::resolve(&RightsConfig { look, ..rights.clone() }).unwrap();
+        let plane = ControlPlane::start_with(folder.path(), None, rights);
+        let mut application = plane.client();
+        if look == Viewers::Admin {
+            let (code, text) = plane.run(move || refused(&mut application, &ControlRequest::Status));
+            assert!(code == ErrorCode::Denied && text.contains("jetd-admin.sock"), "{text}");
+        } else {
+            plane.run(move || application.status().expect("all may look"));
+        }
+        let (mut application, request) = (plane.client(), drain.clone());
+        let (code, text) = plane.run(move || refused(&mut application, &request));
+        assert!(code == ErrorCode::Denied && text.contains("jetd-admin.sock"), "{text}");
+        let (mut operator, request) = (plane.client_at(Entrance::Admin), drain.clone());
+        plane.run(move || {
+            operator.status().expect("who commands may look");
+            let answer = operator.request(&request).expect("an answer").0;
+            assert!(matches!(answer, ControlResponse::Draining { again: false, .. }), "{answer:?}");
+        });
+        let mut operator = plane.client_at(Entrance::Admin);
+        let (code, text) = plane.run(move || refused(&mut operator, &register(PROTOCOL_VERSION, false)));
+        assert!(code == ErrorCode::BadRequest && text.contains("control socket"), "{text}");
+    }
+}
+
+#[test]
+fn who_may_not_register_is_denied_before_the_reactor_or_the_memory_is_asked() {
+    let folder = tempfile::tempdir().unwrap();
+    let rule = |name: &str| RegisterRule { names: vec![name.to_owned()], ..RegisterRule::default() };
+    let rules = |name| RightsConfig { register: vec![rule(name)], ..RightsConfig::default() };
+    for (name, expected) in [("other", ErrorCode::Denied), ("sto*", ErrorCode::NameTaken)] {
+        let rights = accounts::resolve(&rules(name)).unwrap();
+        let plane = ControlPlane::start_with(folder.path(), None, rights);
+        let mut client = plane.client();
+        let (code, text) = plane.run(move || refused(&mut client, &register(PROTOCOL_VERSION, false)));
+        assert_eq!(code, expected, "{text}");
+        assert!(!text.contains("rights"), "{text}");
+    }
+    let rights = accounts::resolve(&rules("other")).unwrap();
+    let plane = ControlPlane::start_with(folder.path(), None, rights);
+    let mut client = plane.client();
+    let (code, text) = plane.run(move || refused(&mut client, &register(PROTOCOL_VERSION, true)));
+    assert_eq!(code, ErrorCode::Denied, "not what the daemon has: {text}");
+}
+
+#[test]
 fn who_registers_while_the_daemon_stops_is_told_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut plane = ControlPlane::start(folder.path(), None);
@@ -300,7 +368,7 @@ fn who_does_not_take_its_refusal_keeps_no_place_for_it() {
             assert!(!place.is_reserved() && gone.is_none());
             fill(&far);
             rustix::io::write(&near, [&wrong, &taken][at / 2 % 2]).expect("room");
-            plane.runtime.spawn(serve(Arc::clone(&plane.context), far, place));
+            plane.serve(far, place, Entrance::Applications);
             near
         })
         .collect();
@@ -316,7 +384,7 @@ fn who_does_not_take_its_refusal_keeps_no_place_for_it() {
             _ => assert!(begin.elapsed() < Duration::from_secs(15), "all places are kept"),
         }
     };
-    plane.runtime.spawn(serve(Arc::clone(&plane.context), far, place));
+    plane.serve(far, place, Entrance::Applications);
     let (code, text) = plane.run(move || refused(&mut application, &register(PROTOCOL_VERSION, false)));
     assert_eq!(code, ErrorCode::NameTaken, "the reactor was asked: {text}");
 }
@@ -371,7 +439,7 @@ fn who_does_not_take_its_answer_keeps_a_reserved_place_for_a_second() {
         assert!(place.is_reserved());
         fill(&far);
         rustix::io::write(&near, says).expect("room");
-        plane.runtime.spawn(serve(Arc::clone(&plane.context), Arc::clone(&far), place));
+        plane.serve(Arc::clone(&far), place, Entrance::Applications);
         (near, far)
     };
     let (asks, far) = connect(&jet_control::frame::encode_frame(&ControlRequest::Status).unwrap());
@@ -438,7 +506,7 @@ fn two_processes_that_ask_without_a_pause_leave_room_to_a_third() {
     let mut crowd: Vec<_> = (0..PLACES)
         .map(|at| {
             let (near, entered, far) = from([-1, -2][at % 2]);
-            plane.runtime.spawn(serve(Arc::clone(&plane.context), far, entered.expect("a place").0));
+            plane.serve(far, entered.expect("a place").0, Entrance::Applications);
             let mut client = Pipeliner { stream: near, decoder: Default::default(), answers: 0 };
             (0..Pipeliner::QUESTIONS).for_each(|_| client.ask(&question));
             client
@@ -465,7 +533,7 @@ fn two_processes_that_ask_without_a_pause_leave_room_to_a_third() {
     let (near, entered, far) = from(-3);
     let (place, gone) = entered.expect("a place");
     assert!(!place.is_reserved() && matches!(gone, Some(Gone { why: Why::HasMost, .. })), "{gone:?}");
-    plane.runtime.spawn(serve(Arc::clone(&plane.context), far, place));
+    plane.serve(far, place, Entrance::Applications);
     let mut application = ControlConnection::from_stream(near, ANSWER_TIMEOUT).expect("a connection");
     let (gone, (code, text)) = plane.run(move || {
         let refusal = refused(&mut application, &register(PROTOCOL_VERSION, false));

@@ -78,11 +78,13 @@ fn open<N: Nic>(
     epoll: &Epoll,
     new: NewSession,
 ) -> Result<SessionTicket, OpenSessionError> {
-    let ticket = driver.open(new)?;
+    let ticket = driver.open(now_ns, new)?;
     let application = driver.application(ticket.session).expect("it was opened just now");
     match epoll.add_session(&application.bell, ticket.session.0) {
         Ok(()) => Ok(ticket),
         Err(error) => {
+            // Ended first, so that a session that never was keeps no name.
+            driver.end_session(now_ns, ticket);
             driver.application_gone(now_ns, ticket);
             Err(OpenSessionError::System(error))
         }

@@ -1,6 +1,7 @@
 //! Tests of connections over `tcp:` that say nothing. The time is a number that the tests set.
 
 use super::*;
+use crate::networks::Networks;
 use crate::soft::accepting::Accepting;
 use crate::soft::strangers::{NEWCOMERS_PER_PAUSE, PAUSE};
 use rustix::net::{AddressFamily, SocketType, bind, connect, socket};
@@ -100,6 +101,39 @@ fn who_comes_while_hundreds_say_nothing_waits_for_none_of_them() {
     let waited = until_request(&mut server, |_| crowd.come_back(&address));
     assert!(waited <= Duration::from_millis(100), "{waited:?}");
     until_waiting(&mut server, 384);
+}
+
+#[test]
+fn who_is_in_no_allowed_network_is_closed_and_takes_no_place() {
+    let options = SoftOptions { strangers_max: 8, qps_max: 1, ..SoftOptions::default() };
+    let (mut server, address) = listening(options);
+    server.nic.accept_from(Networks::only(["127.0.0.1".parse().unwrap(), "192.0.2.0/24".parse().unwrap()]));
+    // All of the request is there when they are accepted.
+    let others: Vec<_> = (0..40)
+        .map(|_| {
+            let mut stream = raw_from([127, 0, 0, 2], &address);
+            stream.write_all(&connect_frame(0).to_bytes()).unwrap();
+            stream
+        })
+        .collect();
+    let refused = |server: &Host| server.nic.counters().networks_refused;
+    let deadline = Instant::now() + DEADLINE;
+    while refused(&server) < 40 {
+        assert!(Instant::now() < deadline, "{} are refused", refused(&server));
+        let before = refused(&server);
+        turn_and_step(&mut server);
+        assert_eq!(server.nic.tcp.strangers.count(), 0);
+        assert!(server.requested().is_none() && server.nic.tcp.open == 0);
+        assert!(
+            refused(&server) - before <= u64::from(NEWCOMERS_PER_PAUSE),
+            "they take no more time than others"
+        );
+    }
+    until(&mut [&mut server], "closed", |_| others.iter().all(is_closed));
+    assert_eq!(server.nic.counters().protocol_errors, 0);
+    server.now_ns += u64::try_from(PAUSE.as_nanos()).unwrap();
+    still_serves(&mut server, &address);
+    assert_eq!(refused(&server), 40);
 }
 
 #[test]
