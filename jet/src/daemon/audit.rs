@@ -6,6 +6,7 @@
 use super::ConfigError;
 use super::control::places::Source;
 use super::rights::RegisterDenied;
+use jet_wire::message::hello::APP_NAME_MAX;
 
 /// Who did it.
 #[derive(Clone, Copy, Debug)]
@@ -34,9 +35,12 @@ pub fn register_denied(who: Who, application: &str, class: u8, denied: RegisterD
     tracing::warn!(audit = "denied", application, process, user, class, "a registration is denied: {denied}");
 }
 
-/// A registration is refused for another reason.
+/// A registration is refused for another reason. `application` may be no name: of what is longer than a name
+/// can be, the rest is left out.
 pub fn register_refused(who: Who, application: &str, reason: &str) {
     let Who { process, user } = who;
+    let application =
+        application.char_indices().nth(APP_NAME_MAX).map_or(application, |(end, _)| &application[..end]);
     tracing::warn!(audit = "refused", application, process, user, "a registration is refused: {reason}");
 }
 
