@@ -36,6 +36,7 @@ mod session_cost;
 mod status_cost;
 mod stream;
 mod tables;
+mod tls_cost;
 #[cfg(feature = "verbs")]
 mod verbs;
 
@@ -139,6 +140,8 @@ enum Name {
     /// 128 connections that ask a daemon for its status: how long an answer takes, and what throughput a load
     /// beside them loses
     Status,
+    /// What TLS costs: a handshake with both proofs, and records, beside the bare cipher and openssl speed
+    Tls,
     /// A stopped, a slow and a dead application: how they affect the others, and what escape costs
     Escape(escape::Args),
     /// What senders keep beside peers that behave badly: slow, stopped, half-sent, silent and lost ones
@@ -227,6 +230,7 @@ fn rows(name: Name, run_size: RunSize) -> Result<Vec<Row>, Box<dyn std::error::E
     match name {
         Name::Core(asked) => core_cost::run(samples, &asked),
         Name::Session => session_cost::run(run_size),
+        Name::Tls => tls_cost::run(run_size),
         Name::Call => call::run(run_size),
         Name::First => first::run(run_size),
         Name::Alone(asked) => alone::run(run_size, &asked),

@@ -4,6 +4,7 @@ mod admin;
 mod cache;
 mod daemon;
 mod drain;
+mod keys;
 pub(crate) mod log_lines;
 mod recv;
 mod reload;
@@ -17,6 +18,10 @@ use std::process::ExitCode;
 
 pub(crate) use crate::output::{print, print_json};
 pub use drain::DrainReport;
+pub use keys::{
+    AuthorityReport, NewKeyReport, PeerReport, RevokeReport, RevokedReport, ShowReport, SignReport,
+    TrustReport,
+};
 pub use reload::ReloadReport;
 pub(crate) use signals::wait_readable;
 pub use signals::{Signals, ignore_file_size_signal};
@@ -36,7 +41,8 @@ Examples:
   jet daemon --listen tcp:0.0.0.0:7450 &               the receiver, on the receiving host
   jet recv --app store --out /data/incoming &          an application that writes files
   jet send --to tcp:host:7450 --app store photos/      from another host
-  jet status                                           what the daemon does now";
+  jet status                                           what the daemon does now
+  jet keys new /etc/jet/jetd.key                       a key by which others know this host";
 
 #[derive(Debug, Subcommand)]
 enum Command {
@@ -49,6 +55,7 @@ enum Command {
     Cache(cache::Args),
     Drain(drain::Args),
     Reload(reload::Args),
+    Keys(keys::Args),
     Demo(crate::demo::Args),
 }
 
@@ -70,6 +77,7 @@ pub fn main() -> ExitCode {
         Command::Cache(args) => cache::run(&args),
         Command::Drain(args) => drain::run(&args),
         Command::Reload(args) => reload::run(&args),
+        Command::Keys(args) => keys::run(&args),
         Command::Demo(args) => crate::demo::run(&args),
     };
     output::exit_code(code)

@@ -10,6 +10,7 @@ mod full_disk;
 mod gibibyte;
 mod giving_up;
 mod host;
+mod keys;
 mod kills;
 mod logs;
 mod lost_parts;
