@@ -1,7 +1,8 @@
 //! Certificates: an authority says which name a key has, and for how long.
 
 use crate::{
-    NAME_MAX, Name, NameError, PUBLIC_KEY_BYTES, PublicKey, SIGNATURE_BYTES, SecretKey, Timestamp, pem,
+    NAME_MAX, Name, NameError, PUBLIC_KEY_BYTES, PublicKey, PublicKeyError, SIGNATURE_BYTES, SecretKey,
+    Timestamp, pem,
 };
 
 /// Bytes of the longest certificate.
@@ -21,6 +22,13 @@ pub struct Validity {
     pub from: Timestamp,
     /// First second after it.
     pub until: Timestamp,
+}
+
+impl Validity {
+    /// Whether this is within it.
+    pub fn has(&self, time: Timestamp) -> bool {
+        self.from <= time && time < self.until
+    }
 }
 
 /// Statement of an authority that a key has a name, and for how long.
@@ -51,6 +59,9 @@ pub enum CertificateError {
     /// The name is none.
     #[error("the certificate's name is none: {0}")]
     Name(#[from] NameError),
+    /// One of its keys is none.
+    #[error("a key in the certificate is none: {0}")]
+    Key(#[from] PublicKeyError),
     /// It begins after it ends, or the times cannot be written.
     #[error("the certificate holds at no time")]
     Validity,
@@ -142,8 +153,8 @@ impl Certificate {
         if version != VERSION {
             return Err(CertificateError::Version(version));
         }
-        let key = PublicKey::from_bytes(*take(&mut rest).ok_or_else(form)?);
-        let authority = PublicKey::from_bytes(*take(&mut rest).ok_or_else(form)?);
+        let key = PublicKey::from_bytes(*take(&mut rest).ok_or_else(form)?)?;
+        let authority = PublicKey::from_bytes(*take(&mut rest).ok_or_else(form)?)?;
         let from_s = u64::from_le_bytes(*take(&mut rest).ok_or_else(form)?);
         let until_s = u64::from_le_bytes(*take(&mut rest).ok_or_else(form)?);
         let (name, rest) = rest.split_at_checked(usize::from(name_bytes)).ok_or_else(form)?;
@@ -204,6 +215,28 @@ mod tests {
             assert_eq!((read.key(), read.authority()), (key.public(), authority.public()));
             assert_eq!((read.name(), read.validity()), (&name, validity));
         }
+    }
+
+    #[test]
+    fn the_form_of_a_certificate_is_what_it_was() {
+        // Secret keys whose bytes are all 1 and all 2: signatures of Ed25519 are not by chance.
+        let key = |byte: u8| {
+            let text = pem::encode(
+                SecretKey::PEM_LABEL,
+                &[
+                    &data_encoding::HEXLOWER.decode(b"302e020100300506032b657004220420").unwrap()[..],
+                    &[byte; 32],
+                ]
+                .concat(),
+            );
+            SecretKey::from_text(&text).unwrap()
+        };
+        let certificate =
+            Certificate::issue(&key(1), key(2).public(), "web-1".parse().unwrap(), validity(10, 600))
+                .unwrap();
+        let recorded = include_str!("certificate/recorded.txt").trim_end();
+        assert_eq!(data_encoding::HEXLOWER.encode(&certificate.encode()), recorded);
+        assert!(certificate.is_signed());
     }
 
     #[test]

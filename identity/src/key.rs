@@ -22,15 +22,60 @@ const TEXT_HEAD: &str = "ed25519:";
 #[serde(try_from = "String", into = "String")]
 pub struct PublicKey([u8; PUBLIC_KEY_BYTES]);
 
-/// The text is no public key.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("\"{0}\" is no public key; one is ed25519: and 43 characters, as jet keys show FILE prints it")]
-pub struct PublicKeyError(String);
+/// Reason why there is no public key. The text is not repeated: it may be a secret by mistake.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PublicKeyError {
+    /// The text is none.
+    #[error("that is no public key; one is ed25519: and 43 characters, as jet keys show FILE prints it")]
+    Text,
+    /// The key is one of those by which anybody can sign, or is not written in its one form.
+    #[error("that is a public key without a secret, by which anybody could sign; make one with jet keys new")]
+    Weak,
+}
+
+/// The points of small order, without their signs, and the number of the field, as 32 bytes (RFC 7748, 8032).
+///
+/// Whoever has no secret can sign by such a key.
+const SMALL_ORDER: [[u8; PUBLIC_KEY_BYTES]; 5] = [
+    ends(0, 0, 0),
+    ends(1, 0, 0),
+    ends(0xec, 0xff, 0x7f),
+    [
+        0x26, 0xe8, 0x95, 0x8f, 0xc2, 0xb2, 0x27, 0xb0, 0x45, 0xc3, 0xf4, 0x89, 0xf2, 0xef, 0x98, 0xf0, 0xd5,
+        0xdf, 0xac, 0x05, 0xd3, 0xc6, 0x33, 0x39, 0xb1, 0x38, 0x02, 0x88, 0x6d, 0x53, 0xfc, 0x05,
+    ],
+    [
+        0xc7, 0x17, 0x6a, 0x70, 0x3d, 0x4d, 0xd8, 0x4f, 0xba, 0x3c, 0x0b, 0x76, 0x0d, 0x10, 0x67, 0x0f, 0x2a,
+        0x20, 0x53, 0xfa, 0x2c, 0x39, 0xcc, 0xc6, 0x4e, 0xc7, 0xfd, 0x77, 0x92, 0xac, 0x03, 0x7a,
+    ],
+];
+
+/// Bytes of which the first, those in the middle, and the last are these.
+const fn ends(first: u8, middle: u8, last: u8) -> [u8; PUBLIC_KEY_BYTES] {
+    let mut bytes = [middle; PUBLIC_KEY_BYTES];
+    bytes[0] = first;
+    bytes[PUBLIC_KEY_BYTES - 1] = last;
+    bytes
+}
+
+/// Whether anybody can sign by the key, or the point has another form, too.
+fn is_weak(key: &[u8; PUBLIC_KEY_BYTES]) -> bool {
+    const LAST: usize = PUBLIC_KEY_BYTES - 1;
+    let mut point = *key;
+    point[LAST] &= 0x7f;
+    // From 2^255 - 19 on.
+    let is_beyond =
+        point[0] >= 0xed && point[1..LAST].iter().all(|byte| *byte == 0xff) && point[LAST] == 0x7f;
+    is_beyond || SMALL_ORDER.contains(&point)
+}
 
 impl PublicKey {
     /// Makes one of its bytes.
-    pub fn from_bytes(bytes: [u8; PUBLIC_KEY_BYTES]) -> Self {
-        Self(bytes)
+    ///
+    /// # Errors
+    /// [`PublicKeyError::Weak`].
+    pub fn from_bytes(bytes: [u8; PUBLIC_KEY_BYTES]) -> Result<Self, PublicKeyError> {
+        if is_weak(&bytes) { Err(PublicKeyError::Weak) } else { Ok(Self(bytes)) }
     }
 
     /// Returns its bytes.
@@ -60,10 +105,11 @@ impl FromStr for PublicKey {
     type Err = PublicKeyError;
 
     fn from_str(text: &str) -> Result<Self, PublicKeyError> {
-        text.strip_prefix(TEXT_HEAD)
+        let bytes = text
+            .strip_prefix(TEXT_HEAD)
             .and_then(|key| BASE64URL_NOPAD.decode(key.as_bytes()).ok()?.try_into().ok())
-            .map(Self)
-            .ok_or_else(|| PublicKeyError(text.to_owned()))
+            .ok_or(PublicKeyError::Text)?;
+        Self::from_bytes(bytes)
     }
 }
 
@@ -197,6 +243,40 @@ mod tests {
     }
 
     #[test]
+    fn keys_of_other_tools_are_read() {
+        // The example of RFC 8410, section 10.3, as openssl writes such a file, too.
+        let text = concat!(
+            "-----BEGIN PRIVATE KEY-----\n",
+            "MC4CAQAwBQYDK2VwBCIEINTuctv5E1hK1bbY8fdp+K06/nwoy/HU++CXqI9EdVhC\n",
+            "-----END PRIVATE KEY-----\n"
+        );
+        let key = SecretKey::from_text(text).unwrap();
+        let public = "19bf44096984cdfe8541bac167dc3b96c85086aa30b6b6cb0c5c38ad703166e1";
+        assert_eq!(key.public().as_bytes()[..], hex(public));
+        assert_eq!(key.to_text(), text);
+    }
+
+    #[test]
+    fn keys_by_which_anybody_could_sign_are_refused() {
+        let mut beyond = ends(0xed, 0xff, 0x7f);
+        let weak = SMALL_ORDER.into_iter().chain((0xed..=0xff).map(|first| {
+            beyond[0] = first;
+            beyond
+        }));
+        for mut bytes in weak {
+            for _ in 0..2 {
+                assert_eq!(PublicKey::from_bytes(bytes), Err(PublicKeyError::Weak), "{bytes:x?}");
+                let text = PublicKey(bytes).to_string();
+                assert_eq!(text.parse::<PublicKey>(), Err(PublicKeyError::Weak), "{text}");
+                // The same point on the other side.
+                bytes[PUBLIC_KEY_BYTES - 1] ^= 0x80;
+            }
+        }
+        assert!(PublicKey::from_bytes(ends(2, 0, 0)).is_ok());
+        assert!(PublicKey::from_bytes(ends(0xeb, 0xff, 0x7f)).is_ok());
+    }
+
+    #[test]
     fn a_secret_is_never_printed() {
         let key = SecretKey::generate().unwrap();
         let seed = data_encoding::HEXLOWER.encode(&key.pkcs8[PKCS8_HEAD.len()..]);
@@ -219,7 +299,7 @@ mod tests {
             public[..public.len() - 1].to_owned(),
         ];
         for text in bad {
-            assert_eq!(text.parse::<PublicKey>(), Err(PublicKeyError(text)));
+            assert_eq!(text.parse::<PublicKey>(), Err(PublicKeyError::Text), "{text}");
         }
         for bad in [public, text.replace("PRIVATE", "PUBLIC"), text.replace("MC4", "MC5")] {
             assert_eq!(SecretKey::from_text(&bad).unwrap_err(), SecretKeyError::Text);

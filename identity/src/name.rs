@@ -34,6 +34,11 @@ fn is_allowed(byte: u8) -> bool {
     byte.is_ascii_alphanumeric() || b"._-/:".contains(&byte)
 }
 
+/// Whether a text begins as a SPIFFE id, in capital letters, too.
+fn looks_like_spiffe(text: &str) -> bool {
+    text.get(..SPIFFE.len()).is_some_and(|beginning| beginning.eq_ignore_ascii_case(SPIFFE))
+}
+
 fn is_spiffe_id(name: &str) -> bool {
     let Some(rest) = name.strip_prefix("spiffe://") else { return false };
     let (domain, path) = rest.split_once('/').map_or((rest, None), |(domain, path)| (domain, Some(path)));
@@ -59,7 +64,7 @@ impl FromStr for Name {
         if text.is_empty() || text.len() > NAME_MAX || !text.bytes().all(is_allowed) {
             return Err(NameError::Characters(text.to_owned()));
         }
-        if text.starts_with(SPIFFE) && !is_spiffe_id(text) {
+        if looks_like_spiffe(text) && !is_spiffe_id(text) {
             return Err(NameError::Spiffe(text.to_owned()));
         }
         Ok(Self(text.into()))
@@ -89,7 +94,8 @@ impl fmt::Display for Name {
 /// A name, or the beginning of names and a `*`.
 ///
 /// `web-*` stands for all names that begin with `web-`, and `*` for all names. The `*` of a SPIFFE id belongs
-/// behind a `/`: `spiffe://example.org*` would be `spiffe://example.org.of.others`, too, and is refused.
+/// behind a `/`: `spiffe://example.org*` would be `spiffe://example.org.of.others`, too, and is refused. A
+/// beginning that is none of a SPIFFE id, as in `s*`, stands for no SPIFFE id.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(try_from = "String", into = "String")]
 pub struct NamePattern(Box<str>);
@@ -98,7 +104,11 @@ impl NamePattern {
     /// Whether the pattern stands for this name.
     pub fn matches(&self, name: &Name) -> bool {
         match self.0.strip_suffix('*') {
-            Some(beginning) => name.0.starts_with(beginning),
+            Some("") => true,
+            // The beginning of a word is none of a SPIFFE id.
+            Some(beginning) => {
+                name.0.starts_with(beginning) && name.0.starts_with(SPIFFE) == beginning.starts_with(SPIFFE)
+            }
             None => self.0 == name.0,
         }
     }
@@ -118,7 +128,7 @@ impl FromStr for NamePattern {
         let is_whole = |beginning: &str| {
             beginning == "spiffe://" || beginning.strip_suffix('/').is_some_and(is_spiffe_id)
         };
-        if beginning.starts_with(SPIFFE) && !is_whole(beginning) {
+        if looks_like_spiffe(beginning) && !is_whole(beginning) {
             return Err(NameError::Spiffe(text.to_owned()));
         }
         Ok(Self(text.into()))
@@ -160,6 +170,7 @@ mod tests {
         }
         for bad in [
             "spiffe:web",
+            "SPIFFE://a.org/x",
             "spiffe:/web",
             "spiffe://",
             "spiffe:///path",
@@ -181,7 +192,9 @@ mod tests {
         };
         assert!(matches("web-1", "web-1") && !matches("web-1", "web-12") && !matches("web-1", "web-"));
         assert!(matches("web-*", "web-12") && matches("web-*", "web-") && !matches("web-*", "web"));
-        assert!(matches("*", "anything"));
+        assert!(matches("*", "anything") && matches("*", "spiffe://a.org/x"));
+        assert!(!matches("s*", "spiffe://a.org/x") && !matches("spiffe*", "spiffe://a.org/x"));
+        assert!(matches("s*", "store"));
         assert!(matches("spiffe://*", "spiffe://a.org/x") && !matches("spiffe://*", "web"));
         assert!(matches("spiffe://a.org/*", "spiffe://a.org/x"));
         assert!(!matches("spiffe://a.org/*", "spiffe://a.org.evil/x"));
@@ -189,7 +202,9 @@ mod tests {
             matches("spiffe://a.org/x/*", "spiffe://a.org/x/y")
                 && !matches("spiffe://a.org/x/*", "spiffe://a.org/xy")
         );
-        for bad in ["", "we*b", "**", "spiffe://a.org*", "spiffe://a.org/x*", "spiffe:*", "spiffe:///*"] {
+        for bad in
+            ["", "we*b", "**", "spiffe://a.org*", "spiffe://a.org/x*", "spiffe:*", "spiffe:///*", "Spiffe:*"]
+        {
             assert!(bad.parse::<NamePattern>().is_err(), "{bad}");
         }
     }

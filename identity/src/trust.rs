@@ -15,32 +15,32 @@ use crate::{Certificate, Name, NamePattern, PublicKey, Timestamp};
 use serde::{Deserialize, Serialize};
 use std::collections::HashMap;
 
-/// Key of a peer.
+/// Key of a peer. In a list its end stands first, so that what is left of a list that was cut has it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Peer {
+    /// First second at which it is no longer trusted. Without one: until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
     /// Name that the key proves.
     pub name: Name,
     /// The key.
     pub key: PublicKey,
-    /// First second at which it is no longer trusted. Without one: until it is revoked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
 }
 
 /// Key of an authority: whoever it signs a certificate for is trusted.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Authority {
+    /// First second at which its certificates no longer count. Without one: until it is revoked.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub until: Option<Timestamp>,
     /// What the authority is called in logs.
     pub name: Name,
     /// The key.
     pub key: PublicKey,
     /// Names that its certificates may give.
     pub names: Vec<NamePattern>,
-    /// First second at which its certificates no longer count. Without one: until it is revoked.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    pub until: Option<Timestamp>,
 }
 
 /// Key that is not trusted any more.
@@ -241,6 +241,21 @@ impl Trust {
             return Err(Distrust::Signature { name: name(), authority: authority.name.clone() });
         }
         Ok(name())
+    }
+
+    /// Whether a key is revoked.
+    pub fn is_revoked(&self, key: PublicKey) -> bool {
+        self.revoked.contains_key(&key)
+    }
+
+    /// Returns the entry of a peer's key.
+    pub fn peer(&self, key: PublicKey) -> Option<&Peer> {
+        self.peers.get(&key)
+    }
+
+    /// Returns the entry of an authority's key.
+    pub fn authority(&self, key: PublicKey) -> Option<&Authority> {
+        self.authorities.get(&key)
     }
 
     /// Returns the listed peers, by name, and how each stands.

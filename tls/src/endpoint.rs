@@ -85,10 +85,10 @@ fn spki_of(key: &PublicKey) -> Vec<u8> {
     [&SPKI_HEAD[..], key.as_bytes()].concat()
 }
 
-/// Returns the key that a peer showed; `None` where it is none of Ed25519 in its one form.
+/// Returns the key that a peer showed; `None` where it is none of Ed25519 in its one form, or a weak one.
 pub(crate) fn shown_key(certificate: &CertificateDer<'_>) -> Option<PublicKey> {
     let key: [u8; PUBLIC_KEY_BYTES] = certificate.strip_prefix(&SPKI_HEAD)?.try_into().ok()?;
-    Some(PublicKey::from_bytes(key))
+    PublicKey::from_bytes(key).ok()
 }
 
 /// Secret key, as rustls asks for it.

@@ -9,8 +9,13 @@ use std::collections::HashMap;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TrustError {
     /// The text is no list.
-    #[error("{0}")]
-    Text(String),
+    #[error("line {line}: {what}")]
+    Text {
+        /// Number of the line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        what: String,
+    },
     /// A key stands twice among the peers, or twice among the authorities.
     #[error("the key {key} stands twice, for {first} and for {second}; leave one")]
     Twice {
@@ -43,8 +48,11 @@ impl Trust {
     /// # Errors
     /// [`TrustError`]; whoever wrote the list is to blame.
     pub fn from_text(text: &str) -> Result<Self, TrustError> {
-        let list: List = toml::from_str(text)
-            .map_err(|error| TrustError::Text(error.to_string().trim_end().to_owned()))?;
+        let list: List = toml::from_str(text).map_err(|error| {
+            // The line itself is not repeated: the file may be a secret key by mistake.
+            let line = error.span().map_or(1, |span| 1 + text[..span.start].matches('\n').count());
+            TrustError::Text { line, what: error.message().to_owned() }
+        })?;
         if let Some(authority) = list.authorities.iter().find(|authority| authority.names.is_empty()) {
             return Err(TrustError::NoNames(authority.name.clone()));
         }
@@ -73,25 +81,41 @@ fn by_key<T>(
     Ok(map)
 }
 
-impl Peer {
-    /// Returns the entry as text, to be put behind a list.
-    pub fn to_text(&self) -> String {
-        text_of(&List { peers: vec![self.clone()], ..List::default() })
+impl Trust {
+    /// Returns the text of a list with one more peer: behind what is there.
+    pub fn text_with_peer(text: &str, peer: &Peer) -> String {
+        behind(text, &text_of(&List { peers: vec![peer.clone()], ..List::default() }))
+    }
+
+    /// Returns the text of a list with one more authority: behind what is there.
+    pub fn text_with_authority(text: &str, authority: &Authority) -> String {
+        behind(text, &text_of(&List { authorities: vec![authority.clone()], ..List::default() }))
+    }
+
+    /// Returns the text of a list in which one more key is revoked: before all other entries. So what is left
+    /// of a list that was cut trusts nobody who was revoked.
+    pub fn text_with_revoked(text: &str, revoked: &Revoked) -> String {
+        let entry = text_of(&List { revoked: vec![revoked.clone()], ..List::default() });
+        // Behind the comments with which the list begins.
+        let first = text.split_inclusive('\n').take_while(|line| !line.trim_start().starts_with('['));
+        let (comments, entries) = text.split_at(first.map(str::len).sum());
+        let comments = if comments.is_empty() || comments.ends_with('\n') {
+            comments.to_owned()
+        } else {
+            format!("{comments}\n\n")
+        };
+        let between = if entries.is_empty() { "" } else { "\n" };
+        format!("{comments}{entry}{between}{entries}")
     }
 }
 
-impl Authority {
-    /// Returns the entry as text, to be put behind a list.
-    pub fn to_text(&self) -> String {
-        text_of(&List { authorities: vec![self.clone()], ..List::default() })
-    }
-}
-
-impl Revoked {
-    /// Returns the entry as text, to be put behind a list.
-    pub fn to_text(&self) -> String {
-        text_of(&List { revoked: vec![self.clone()], ..List::default() })
-    }
+fn behind(text: &str, entry: &str) -> String {
+    let between = match text {
+        "" => "",
+        text if text.ends_with('\n') => "\n",
+        _ => "\n\n",
+    };
+    format!("{text}{between}{entry}")
 }
 
 fn text_of(list: &List) -> String {

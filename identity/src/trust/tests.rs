@@ -25,7 +25,23 @@ fn authority(key: &SecretKey, until: Option<Timestamp>) -> Authority {
 }
 
 fn revoked(key: &SecretKey) -> String {
-    Revoked { key: key.public(), why: "lost".to_owned() }.to_text()
+    Trust::text_with_revoked("", &Revoked { key: key.public(), why: "lost".to_owned() })
+}
+
+trait ToText {
+    fn to_text(&self) -> String;
+}
+
+impl ToText for Peer {
+    fn to_text(&self) -> String {
+        Trust::text_with_peer("", self)
+    }
+}
+
+impl ToText for Authority {
+    fn to_text(&self) -> String {
+        Trust::text_with_authority("", self)
+    }
 }
 
 fn certificate(authority: &SecretKey, key: &SecretKey, of: &str) -> Certificate {
@@ -121,6 +137,8 @@ fn who_is_no_authority_gives_no_names() {
     assert_eq!(identify(&[authority(&signer, None).to_text(), revoked(&signer)]), gone);
     let expired = Distrust::AuthorityExpired { name: name("web-7"), authority: name("fleet"), until: now() };
     assert_eq!(identify(&[authority(&signer, Some(now())).to_text()]), Err(expired));
+    let for_an_hour = authority(&signer, Some(now().plus(HOUR)));
+    assert_eq!(identify(&[for_an_hour.to_text()]), Ok(name("web-7")));
     // An authority is no peer.
     let trust = trust(&[authority(&signer, None).to_text()]);
     let shown = trust.identify(signer.public(), None, now());
@@ -185,6 +203,19 @@ fn lists_say_what_is_wrong_with_them() {
         let error = error(text).to_string();
         assert!(error.contains(said), "{text}: {error}");
     }
+    let known = one.public();
+    for (kind, rest) in [("peers", ""), ("authorities", "names = [\"*\"]\n"), ("revoked", "")] {
+        let name = if kind == "revoked" { "" } else { "name = \"a\"\n" };
+        let text = format!("[[{kind}]]\n{name}key = \"{known}\"\n{rest}untill = \"soon\"\n");
+        let error = error(&text);
+        assert!(error.to_string().contains("unknown field `untill`"), "{error}");
+        assert!(matches!(error, TrustError::Text { line, .. } if line >= 3), "{error}");
+    }
+    // What the file holds is in no error: it may be a secret key by mistake.
+    let secret = one.to_text().replace("-----BEGIN PRIVATE KEY-----", "");
+    let said = error(&secret).to_string();
+    let line = secret.lines().nth(1).unwrap();
+    assert!(!said.contains(&line[..8]), "{said}");
     let until = peer(&one, None).to_text() + "until = \"soon\"\n";
     assert!(error(&until).to_string().contains("is no point in time"));
 }
@@ -205,6 +236,45 @@ fn a_list_shows_all_of_its_entries_and_how_they_stand() {
     let expected = [("a", Standing::Expired), ("web-1", Standing::Trusted), ("z", Standing::Revoked)];
     assert_eq!(peers, expected);
     assert_eq!(trust.authorities(now())[0].1, Standing::Trusted);
+    let standing = |until, revocations: &[String]| {
+        let entries = [&[authority(&signer, until).to_text()], revocations].concat();
+        self::trust(&entries).authorities(now())[0].1
+    };
+    assert_eq!(standing(Some(now().plus(HOUR)), &[]), Standing::Trusted);
+    assert_eq!(standing(Some(now()), &[]), Standing::Expired);
+    assert_eq!(standing(Some(now()), &[revoked(&signer)]), Standing::Revoked);
     assert_eq!(trust.revoked()[0].why, "lost");
     assert_eq!(trust.revoked().len(), 1);
+}
+
+#[test]
+fn what_is_left_of_a_list_that_was_cut_trusts_nobody_more() {
+    let (one, two, signer) = (key(), key(), key());
+    let until = now();
+    let mut text = "# Ours.\n".to_owned();
+    text = Trust::text_with_peer(&text, &peer(&one, None));
+    text = Trust::text_with_peer(&text, &peer(&two, Some(until)));
+    text = Trust::text_with_authority(&text, &authority(&signer, Some(until)));
+    text = Trust::text_with_revoked(&text, &Revoked { key: one.public(), why: String::new() });
+    assert!(text.starts_with("# Ours.\n"), "{text}");
+    let mut lists = 0;
+    for end in 0..=text.len() {
+        let Ok(trust) = Trust::from_text(&text[..end]) else { continue };
+        lists += 1;
+        for key in [&one, &two] {
+            assert!(trust.identify(key.public(), None, now()).is_err(), "{}", &text[..end]);
+        }
+        assert!(trust.authorities(now()).iter().all(|(_, standing)| *standing == Standing::Expired));
+    }
+    assert!(lists > 4, "{lists}");
+}
+
+#[test]
+fn clocks_an_hour_apart_move_the_end_of_a_key_by_an_hour() {
+    let one = key();
+    let trust = trust(&[peer(&one, Some(now())).to_text()]);
+    // A host that is an hour behind trusts the key an hour longer, and one that is ahead ends it sooner.
+    let second = Duration::from_secs(1);
+    assert!(trust.identify(one.public(), None, now().minus(second)).is_ok());
+    assert!(trust.identify(one.public(), None, now().plus(HOUR)).is_err());
 }

@@ -8,8 +8,10 @@ use std::os::unix::fs::{MetadataExt as _, PermissionsExt as _};
 use std::path::Path;
 use std::process::{Command, Output};
 
-/// Key of which nobody has the secret.
-const OTHER: &str = "ed25519:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
+/// Key of nobody here: that of an example of RFC 8410.
+const OTHER: &str = "ed25519:Gb9ECWmEzf6FQbrBZ9w7lshQhqowtrbLDFw4rXAxZuE";
+/// Key by which anybody could sign.
+const WEAK: &str = "ed25519:AAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAAA";
 
 /// Runs `jet keys` in a folder until it ends.
 fn keys_with(folder: &Folder, arguments: &[&str], prepare: impl FnOnce(&mut Command)) -> Output {
@@ -69,11 +71,15 @@ fn a_key_is_made_shown_trusted_changed_and_revoked() {
     let both = [("web-1".to_owned(), Standing::Trusted), ("web-1".to_owned(), Standing::Trusted)];
     assert_eq!(standings(&folder), both);
     let revoke = ["revoke", &old, "--why", "its disk was sold", "--list", "trust.toml"];
+    let first: TrustReport = keys(&folder, &["trust", "web-1", &old, "--list", "trust.toml"]);
+    assert!(first.again);
     assert!(!keys::<RevokeReport>(&folder, &revoke).again);
     assert!(keys::<RevokeReport>(&folder, &revoke).again);
     let mut standings: Vec<_> = standings(&folder).into_iter().map(|(_, standing)| standing).collect();
     standings.sort_by_key(|standing| *standing == Standing::Revoked);
     assert_eq!(standings, [Standing::Trusted, Standing::Revoked]);
+    let said = fails(&folder, &["trust", "web-1", &old, "--list", "trust.toml"]);
+    assert!(said.contains("is revoked in trust.toml"), "{said}");
     let list = std::fs::read_to_string(folder.join("trust.toml")).unwrap();
     assert_eq!(list.matches("its disk was sold").count(), 1, "{list}");
 }
@@ -97,6 +103,7 @@ fn an_authority_signs_a_certificate_that_says_what_it_was_asked_for() {
         authority: authority.parse().unwrap(),
         from: report.from,
         until: report.until,
+        holds: true,
         signed: true,
     };
     assert_eq!(keys::<ShowReport>(&folder, &["show", "web-7.cert"]), expected);
@@ -112,7 +119,15 @@ fn what_would_harm_is_refused_and_nothing_changes() {
     let before = std::fs::read(folder.join("jetd.key")).unwrap();
     assert!(fails(&folder, &["new", "jetd.key"]).contains("is there already"));
     assert_eq!(std::fs::read(folder.join("jetd.key")).unwrap(), before);
-    // The secret is in no error and on no output.
+    // The secret is in no error, also where its file is taken for something else.
+    let text = String::from_utf8(before.clone()).unwrap();
+    let secret = text.lines().nth(1).unwrap();
+    std::fs::write(folder.join("headless"), &text[text.find('\n').unwrap()..]).unwrap();
+    set_mode(&folder.join("headless"), 0o600);
+    for arguments in [&["show", "headless"][..], &["trust", "a", OTHER, "--list", "headless"]] {
+        let said = fails(&folder, arguments);
+        assert!(said.contains("headless: line 2") && !said.contains(&secret[..12]), "{said}");
+    }
     set_mode(&folder.join("jetd.key"), 0o644);
     let said = fails(&folder, &["show", "jetd.key"]);
     assert!(said.contains("run chmod 600 jetd.key"), "{said}");
@@ -124,7 +139,11 @@ fn what_would_harm_is_refused_and_nothing_changes() {
     for (arguments, said) in [
         (&["trust", "web-2", &key, "--list", "trust.toml"][..], "stands twice"),
         (&["trust", "web 2", OTHER, "--list", "trust.toml"], "is no name"),
-        (&["trust", "web-2", "ed25519:short", "--list", "trust.toml"], "is no public key"),
+        (&["trust", "web-2", "ed25519:short", "--list", "trust.toml"], "that is no public key"),
+        (&["trust", "web-2", WEAK, "--list", "trust.toml"], "by which anybody could sign"),
+        (&["trust", "web-2", OTHER, "--list", "credential:trust.toml"], "which only reads it"),
+        (&["trust", "web-2", OTHER, "--list", "not/there"], "install -d not"),
+        (&["new", "not/there"], "install -d not"),
         (&["trust", "fleet", OTHER, "--authority", "we*b", "--list", "trust.toml"], "is no name"),
         (
             &["trust", "a", OTHER, "--until", "2020-01-01T00:00:00Z", "--list", "trust.toml"],
@@ -133,7 +152,11 @@ fn what_would_harm_is_refused_and_nothing_changes() {
         (&["revoke", OTHER, "--list", "trust.toml"], "is not in trust.toml"),
         (&["sign", "a", OTHER, "--by", "jetd.key", "--out", "a.cert"], "--until"),
         (&["sign", "a", OTHER, "--by", "jetd.key", "--for", "0", "--out", "a.cert"], "is over already"),
-        (&["sign", "a", OTHER, "--by", "trust.toml", "--for", "1d", "--out", "a.cert"], "run chmod 600"),
+        (
+            &["sign", "a", OTHER, "--by", "trust.toml", "--for", "1d", "--out", "a.cert"],
+            "holds no Ed25519 key",
+        ),
+        (&["sign", "a", OTHER, "--by", ".", "--for", "1d", "--out", "a.cert"], "is no file of"),
         (&["show", "missing"], "No such file"),
         (&["show", "."], "is no file of"),
     ] {

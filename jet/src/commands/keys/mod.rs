@@ -85,6 +85,14 @@ enum KeysError {
     /// The time is over before it begins.
     #[error("{0} is over already; it is {now} here", now = now())]
     Over(Timestamp),
+    /// The key is revoked, so it would not be trusted.
+    #[error("{key} is revoked in {list}, and nothing was changed; let its owner make a new key")]
+    Revoked {
+        /// The key.
+        key: jet_identity::PublicKey,
+        /// The list.
+        list: PathBuf,
+    },
     /// The key is in no list that it could be struck from.
     #[error("{key} is not in {list}; a key that only certificates name is revoked with --unlisted")]
     Unlisted {

@@ -1,8 +1,8 @@
 //! `jet keys revoke`: a key that counts no more.
 
-use super::{KeysError, TRUST_LIST, now};
+use super::{KeysError, TRUST_LIST};
 use crate::commands::{print, print_json};
-use jet_identity::{PublicKey, Revoked, files};
+use jet_identity::{PublicKey, Revoked, Trust, files};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -40,16 +40,16 @@ pub struct RevokeReport {
 
 pub(super) fn run(args: &Args) -> Result<(), KeysError> {
     let (list, key) = (args.list.clone(), args.key);
-    let trust = files::read_trust(&list)?;
-    let again = trust.revoked().iter().any(|revoked| revoked.key == key);
-    let is_listed = trust.peers(now()).iter().any(|(peer, _)| peer.key == key)
-        || trust.authorities(now()).iter().any(|(authority, _)| authority.key == key);
-    if !again {
+    let (mut again, mut is_listed) = (false, false);
+    files::add_to_trust(&list, |trust, text| {
+        again = trust.is_revoked(key);
+        is_listed = trust.peer(key).is_some() || trust.authority(key).is_some();
         // A mistyped key that is revoked would leave the right one trusted.
-        if !is_listed && !args.unlisted {
-            return Err(KeysError::Unlisted { key, list });
-        }
-        files::add_to_trust(&list, &Revoked { key, why: args.why.clone() }.to_text())?;
+        let is_new = !again && (is_listed || args.unlisted);
+        is_new.then(|| Trust::text_with_revoked(text, &Revoked { key, why: args.why.clone() }))
+    })?;
+    if !again && !is_listed && !args.unlisted {
+        return Err(KeysError::Unlisted { key, list });
     }
     if args.json {
         print_json(&RevokeReport { list, key, again });

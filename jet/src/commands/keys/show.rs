@@ -41,6 +41,8 @@ pub enum ShowReport {
         from: Timestamp,
         /// When it holds no longer.
         until: Timestamp,
+        /// Whether it holds at the time of the call.
+        holds: bool,
         /// Whether the authority signed it. Whether that authority is trusted is a list's affair.
         signed: bool,
     },
@@ -119,6 +121,7 @@ impl ShowReport {
             authority: certificate.authority(),
             from: validity.from,
             until: validity.until,
+            holds: validity.has(now()),
             signed: certificate.is_signed(),
         }
     }
@@ -147,11 +150,12 @@ impl ShowReport {
     fn to_text(&self) -> String {
         match self {
             Self::SecretKey { key } => format!("{key}\n"),
-            Self::Certificate { name, key, authority, from, until, signed } => text::rows(&[
+            Self::Certificate { name, key, authority, from, until, holds, signed } => text::rows(&[
                 ("name", name.to_string()),
                 ("key", key.to_string()),
                 ("from", from.to_string()),
                 ("until", until.to_string()),
+                ("holds now", if *holds { "yes" } else { "no" }.to_owned()),
                 ("authority", authority.to_string()),
                 ("signed by it", if *signed { "yes" } else { "no" }.to_owned()),
             ]),
@@ -186,19 +190,19 @@ impl ShowReport {
                     peers.iter().any(|peer| peer.key == *key)
                         || authorities.iter().any(|authority| authority.key == *key)
                 };
-                for RevokedReport { key, .. } in revoked.iter().filter(|revoked| !listed(&revoked.key)) {
+                for RevokedReport { key, why } in revoked.iter().filter(|revoked| !listed(&revoked.key)) {
                     lines.push(vec![
                         "-".to_owned(),
                         "revoked".to_owned(),
                         "-".to_owned(),
                         key.to_string(),
-                        String::new(),
+                        why.clone(),
                     ]);
                 }
                 if lines.is_empty() {
                     return "the list is empty: no key is trusted\n".to_owned();
                 }
-                text::table(&["name", "now", "until", "key", "gives names"], &lines)
+                text::table(&["name", "now", "until", "key", "gives names, or why"], &lines)
             }
         }
     }

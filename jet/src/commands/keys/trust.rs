@@ -2,7 +2,7 @@
 
 use super::{KeysError, TRUST_LIST, Term};
 use crate::commands::{print, print_json};
-use jet_identity::{Authority, Name, NamePattern, Peer, PublicKey, Timestamp, files};
+use jet_identity::{Authority, Name, NamePattern, Peer, PublicKey, Timestamp, Trust, files};
 use serde::{Deserialize, Serialize};
 use std::path::PathBuf;
 
@@ -43,24 +43,36 @@ pub struct TrustReport {
     pub until: Option<Timestamp>,
     /// Names that it may give as an authority; empty for a peer.
     pub names: Vec<NamePattern>,
+    /// Whether the same stood there before, and nothing changed.
+    pub again: bool,
 }
 
 pub(super) fn run(args: &Args) -> Result<(), KeysError> {
     let (name, key, until) = (args.name.clone(), args.key, args.term.end()?);
-    let names = args.authority.clone();
-    let entry = if names.is_empty() {
-        Peer { name: name.clone(), key, until }.to_text()
-    } else {
-        Authority { name: name.clone(), key, names: names.clone(), until }.to_text()
-    };
-    files::add_to_trust(&args.list, &entry)?;
-    let list = args.list.clone();
+    let (list, names) = (args.list.clone(), args.authority.clone());
+    let (mut is_revoked, mut again) = (false, false);
+    files::add_to_trust(&list, |trust, text| {
+        is_revoked = trust.is_revoked(key);
+        if names.is_empty() {
+            let entry = Peer { until, name: name.clone(), key };
+            again = trust.peer(key) == Some(&entry);
+            (!is_revoked && !again).then(|| Trust::text_with_peer(text, &entry))
+        } else {
+            let entry = Authority { until, name: name.clone(), key, names: names.clone() };
+            again = trust.authority(key) == Some(&entry);
+            (!is_revoked && !again).then(|| Trust::text_with_authority(text, &entry))
+        }
+    })?;
+    if is_revoked {
+        return Err(KeysError::Revoked { key, list });
+    }
     if args.json {
-        print_json(&TrustReport { list, name, key, until, names });
+        print_json(&TrustReport { list, name, key, until, names, again });
     } else {
         let until = until.map_or_else(|| "until it is revoked".to_owned(), |until| format!("until {until}"));
         let what = if names.is_empty() { "" } else { "the authority " };
-        print(&format!("{} trusts {what}{name} by {key}, {until}\n", list.display()));
+        let already = if again { " already" } else { "" };
+        print(&format!("{} trusts {what}{name} by {key}{already}, {until}\n", list.display()));
     }
     Ok(())
 }
