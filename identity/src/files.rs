@@ -11,7 +11,7 @@ mod adding;
 mod checks;
 mod error;
 
-pub use adding::{add_to_trust, write_new_certificate, write_new_secret_key};
+pub use adding::{change_trust, write_new_certificate, write_new_secret_key};
 pub use error::FileError;
 
 use crate::{Certificate, SecretKey, SecretKeyError, Trust, pem};

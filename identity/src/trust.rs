@@ -174,8 +174,9 @@ pub enum Distrust {
     },
 }
 
-fn is_over(until: Option<Timestamp>, now: Timestamp) -> bool {
-    until.is_some_and(|until| now >= until)
+/// Returns the end of a time that is over.
+fn over(until: Option<Timestamp>, now: Timestamp) -> Option<Timestamp> {
+    until.filter(|until| now >= *until)
 }
 
 impl Trust {
@@ -193,9 +194,9 @@ impl Trust {
             return Err(Distrust::Revoked { key });
         }
         if let Some(peer) = self.peers.get(&key) {
-            return match peer.until {
-                Some(until) if now >= until => Err(Distrust::Expired { key, name: peer.name.clone(), until }),
-                _ => Ok(peer.name.clone()),
+            return match over(peer.until, now) {
+                Some(until) => Err(Distrust::Expired { key, name: peer.name.clone(), until }),
+                None => Ok(peer.name.clone()),
             };
         }
         let certificate = certificate.ok_or(Distrust::Unknown { key })?;
@@ -220,7 +221,7 @@ impl Trust {
         let Some(authority) = self.authorities.get(&authority) else {
             return Err(Distrust::UnknownAuthority { name: name(), authority });
         };
-        if let Some(until) = authority.until.filter(|until| now >= *until) {
+        if let Some(until) = over(authority.until, now) {
             return Err(Distrust::AuthorityExpired {
                 name: name(),
                 authority: authority.name.clone(),
@@ -287,7 +288,7 @@ impl Trust {
     fn standing(&self, key: PublicKey, until: Option<Timestamp>, now: Timestamp) -> Standing {
         if self.revoked.contains_key(&key) {
             Standing::Revoked
-        } else if is_over(until, now) {
+        } else if over(until, now).is_some() {
             Standing::Expired
         } else {
             Standing::Trusted

@@ -8,7 +8,7 @@ use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::{ConnectionState, EncodeError, InsufficientSizeError, UnbufferedStatus};
-use rustls::{ClientConfig, ServerConfig};
+use rustls::{ClientConfig, CommonState, ServerConfig};
 use std::sync::Arc;
 
 /// Bytes of a peer that a handshake keeps at once, at most. What an end of Jet says takes some 350.
@@ -37,6 +37,16 @@ pub enum HandshakeError {
 enum Connection {
     Client(UnbufferedClientConnection),
     Server(UnbufferedServerConnection),
+}
+
+impl Connection {
+    /// What both ends have in common.
+    fn state(&self) -> &CommonState {
+        match self {
+            Self::Client(connection) => connection,
+            Self::Server(connection) => connection,
+        }
+    }
 }
 
 /// Handshake that goes on.
@@ -155,21 +165,18 @@ impl Handshake {
         if !self.done {
             return Err(HandshakeError::NotDone);
         }
-        let (certificates, secrets, keys) = match self.connection {
+        let shown = self.connection.state().peer_certificates().and_then(|shown| shown.first());
+        let peer = shown.and_then(shown_key).ok_or(rustls::Error::NoCertificatesPresented)?;
+        let (secrets, keys) = match self.connection {
             Connection::Client(connection) => {
-                let shown =
-                    connection.peer_certificates().and_then(|shown| shown.first()).and_then(shown_key);
                 let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
-                (shown, secrets, Keys::Client(Box::new(kernel)))
+                (secrets, Keys::Client(Box::new(kernel)))
             }
             Connection::Server(connection) => {
-                let shown =
-                    connection.peer_certificates().and_then(|shown| shown.first()).and_then(shown_key);
                 let (secrets, kernel) = connection.dangerous_into_kernel_connection()?;
-                (shown, secrets, Keys::Server(Box::new(kernel)))
+                (secrets, Keys::Server(Box::new(kernel)))
             }
         };
-        let peer = certificates.ok_or(rustls::Error::NoCertificatesPresented)?;
         Ok(Secured { peer, records: Records::new(keys, secrets)? })
     }
 
@@ -197,10 +204,7 @@ impl Handshake {
                 }
             }
         }
-        self.done = match &self.connection {
-            Connection::Client(connection) => !connection.is_handshaking(),
-            Connection::Server(connection) => !connection.is_handshaking(),
-        };
+        self.done = !self.connection.state().is_handshaking();
         Ok(())
     }
 }

@@ -75,7 +75,7 @@ fn refuse_credential(path: &Path) -> Result<(), FileError> {
 ///
 /// # Errors
 /// [`FileError`]; the list is as it was.
-pub fn add_to_trust(
+pub fn change_trust(
     path: &Path,
     change: impl FnOnce(&Trust, &str) -> Option<String>,
 ) -> Result<Trust, FileError> {

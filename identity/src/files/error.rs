@@ -49,7 +49,10 @@ pub enum FileError {
         fix: &'static str,
     },
     /// It belongs to another user.
-    #[error("{path} belongs to user {owner}, who could change it; run chown {user} {path}")]
+    #[error(
+        "{path} belongs to user {owner}, who could change it; run this as user {owner}, or give the file to \
+         user {user}"
+    )]
     Owner {
         /// The file or the folder.
         path: PathBuf,

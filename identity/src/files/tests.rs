@@ -22,11 +22,11 @@ fn peer(name: &str) -> Peer {
 }
 
 fn trust_peer(path: &Path, peer: &Peer) -> Result<Trust, FileError> {
-    add_to_trust(path, |_, text| Some(Trust::text_with_peer(text, peer)))
+    change_trust(path, |_, text| Some(Trust::text_with_peer(text, peer)))
 }
 
 fn revoke(path: &Path, key: PublicKey) -> Result<Trust, FileError> {
-    add_to_trust(path, |_, text| Some(Trust::text_with_revoked(text, &Revoked { key, why: String::new() })))
+    change_trust(path, |_, text| Some(Trust::text_with_revoked(text, &Revoked { key, why: String::new() })))
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn what_cannot_be_added_leaves_the_list_as_it_was() {
     let before = std::fs::read_to_string(&path).unwrap();
     let twice = trust_peer(&path, &one);
     assert!(matches!(twice, Err(FileError::Trust { source: TrustError::Twice { .. }, .. })));
-    add_to_trust(&path, |_, _| None).unwrap();
+    change_trust(&path, |_, _| None).unwrap();
     assert_eq!(std::fs::read_to_string(&path).unwrap(), before);
     // An invalid list gets no entry until it is mended by hand.
     std::fs::write(&path, "[[people]]\n").unwrap();

@@ -41,7 +41,7 @@ pub struct RevokeReport {
 pub(super) fn run(args: &Args) -> Result<(), KeysError> {
     let (list, key) = (args.list.clone(), args.key);
     let (mut again, mut is_listed) = (false, false);
-    files::add_to_trust(&list, |trust, text| {
+    files::change_trust(&list, |trust, text| {
         again = trust.is_revoked(key);
         is_listed = trust.peer(key).is_some() || trust.authority(key).is_some();
         // A mistyped key that is revoked would leave the right one trusted.

@@ -166,38 +166,23 @@ impl ShowReport {
                     Standing::Expired => "expired",
                     Standing::Revoked => "revoked",
                 };
+                let line = |name: String, standing, until, key: &PublicKey, more: String| {
+                    vec![name, word(standing).to_owned(), end(until), key.to_string(), more]
+                };
                 let mut lines = Vec::new();
                 for PeerReport { name, key, until, standing } in peers {
-                    lines.push(vec![
-                        name.to_string(),
-                        word(*standing).to_owned(),
-                        end(*until),
-                        key.to_string(),
-                        String::new(),
-                    ]);
+                    lines.push(line(name.to_string(), *standing, *until, key, String::new()));
                 }
                 for AuthorityReport { name, key, names, until, standing } in authorities {
                     let names: Vec<_> = names.iter().map(ToString::to_string).collect();
-                    lines.push(vec![
-                        name.to_string(),
-                        word(*standing).to_owned(),
-                        end(*until),
-                        key.to_string(),
-                        names.join(" "),
-                    ]);
+                    lines.push(line(name.to_string(), *standing, *until, key, names.join(" ")));
                 }
                 let listed = |key: &PublicKey| {
                     peers.iter().any(|peer| peer.key == *key)
                         || authorities.iter().any(|authority| authority.key == *key)
                 };
                 for RevokedReport { key, why } in revoked.iter().filter(|revoked| !listed(&revoked.key)) {
-                    lines.push(vec![
-                        "-".to_owned(),
-                        "revoked".to_owned(),
-                        "-".to_owned(),
-                        key.to_string(),
-                        why.clone(),
-                    ]);
+                    lines.push(line("-".to_owned(), Standing::Revoked, None, key, why.clone()));
                 }
                 if lines.is_empty() {
                     return "the list is empty: no key is trusted\n".to_owned();

@@ -51,7 +51,7 @@ pub(super) fn run(args: &Args) -> Result<(), KeysError> {
     let (name, key, until) = (args.name.clone(), args.key, args.term.end()?);
     let (list, names) = (args.list.clone(), args.authority.clone());
     let (mut is_revoked, mut again) = (false, false);
-    files::add_to_trust(&list, |trust, text| {
+    files::change_trust(&list, |trust, text| {
         is_revoked = trust.is_revoked(key);
         if names.is_empty() {
             let entry = Peer { until, name: name.clone(), key };
